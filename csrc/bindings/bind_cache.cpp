@@ -13,7 +13,6 @@ namespace bindings::cache {
 using tgflow::CacheLookup;
 using tgflow::CachePolicy;
 using tgflow::RowCache;
-using no_gil = py::call_guard<py::gil_scoped_release>;
 using Cache = std::shared_ptr<RowCache>;
 
 /// A pending lookup and its cache: its slots are meaningless for any other cache.
@@ -59,7 +58,7 @@ void snapshot(const Cache& cache, const TensorArg& id, const TensorArg& key) {
   cache->snapshot(id.data<int64_t>("id", {cache->capacity()}), key.data<int64_t>("key", {cache->capacity()}));
 }
 
-void finish(const Cache& cache, Lookup& started, const TensorArg& rows, const std::optional<TensorArg>& out) {
+void finish(const Cache& cache, Lookup& started, const TensorArg& rows, const OptionalTensor& out) {
   if (started.cache != cache) {
     throw std::invalid_argument("lookup is not under way at this cache; look up first");
   }
@@ -72,18 +71,8 @@ void finish(const Cache& cache, Lookup& started, const TensorArg& rows, const st
   started.cache.reset();
 }
 
-/// Rows of the cache's width, and their number.
-Span<const char> whole_rows(const RowCache& cache, const TensorArg& rows) {
-  const auto bytes = rows.bytes<const char>("rows");
-  if (bytes.size % cache.row_bytes() != 0) {
-    throw std::invalid_argument("rows must have " + std::to_string(cache.row_bytes()) + " bytes each, got " +
-                                std::to_string(bytes.size) + " in all");
-  }
-  return {bytes.data, bytes.size / cache.row_bytes()};
-}
-
 void append(const Cache& cache, int64_t first, const TensorArg& rows) {
-  const auto held = whole_rows(*cache, rows);
+  const auto held = rows.rows<const char>("rows", cache->row_bytes());
   check_number("first", first, 0, INT64_MAX - held.size);
   cache->append(first, held.size, held.data);
 }
@@ -113,7 +102,7 @@ void bind_parts(py::module_& m) {
 
 using tgflow::Belady;
 
-std::unique_ptr<Belady> make_planner(int64_t num_slots, const std::optional<TensorArg>& contents) {
+std::unique_ptr<Belady> make_planner(int64_t num_slots, const OptionalTensor& contents) {
   return std::make_unique<Belady>(num_slots, data_or_null<const int64_t>(contents, "contents", {num_slots}));
 }
 
@@ -174,38 +163,35 @@ void bind_cache(py::module_& m) {
   using namespace bindings::cache;
   bind_parts(m);
   py::class_<RowCache, Cache>(m, "RowCache")
-      .def(py::init(&make), py::arg("policy"), py::arg("capacity"), py::arg("row_bytes"))
-      .def("look_up", &look_up, py::arg("id"), py::arg("size"), no_gil())
-      .def("preload", &preload, py::arg("id"), py::arg("size"), no_gil())
-      .def("apply", &apply, py::arg("planned"), py::arg("hit"), py::arg("admit"), py::arg("id"),
-           py::arg("size"), no_gil())
-      .def("append", &append, py::arg("first"), py::arg("rows"), no_gil())
-      .def("restore", &restore, py::arg("id"), py::arg("key"), py::arg("size"), no_gil())
-      .def("snapshot", &snapshot, py::arg("id"), py::arg("key"), no_gil())
-      .def("finish", &finish, py::arg("lookup"), py::arg("rows"), py::arg("out"), no_gil())
-      .def("truncate", &RowCache::truncate, py::arg("size"), no_gil())
+      .def(py::init(&make), "policy"_a, "capacity"_a, "row_bytes"_a)
+      .def("look_up", &look_up, "id"_a, "size"_a, no_gil())
+      .def("preload", &preload, "id"_a, "size"_a, no_gil())
+      .def("apply", &apply, "planned"_a, "hit"_a, "admit"_a, "id"_a, "size"_a, no_gil())
+      .def("append", &append, "first"_a, "rows"_a, no_gil())
+      .def("restore", &restore, "id"_a, "key"_a, "size"_a, no_gil())
+      .def("snapshot", &snapshot, "id"_a, "key"_a, no_gil())
+      .def("finish", &finish, "lookup"_a, "rows"_a, "out"_a, no_gil())
+      .def("truncate", &RowCache::truncate, "size"_a, no_gil())
       .def("counts", &counts, no_gil())
       .def("reset_counts", &RowCache::reset_counts, no_gil())
       .def("bytes", &RowCache::bytes, no_gil());
   py::class_<Belady>(m, "Belady")
-      .def(py::init(&make_planner), py::arg("num_slots"), py::arg("contents"), no_gil())
+      .def(py::init(&make_planner), "num_slots"_a, "contents"_a, no_gil())
       .def_property_readonly("num_slots", &Belady::num_slots)
       .def_property_readonly("num_batches", &Belady::num_batches)
       .def_property_readonly("num_accesses", &Belady::num_accesses)
       .def_property_readonly("next_size", &next_size)
       .def_property_readonly("bytes", &Belady::bytes)
-      .def("observe", &observe, py::arg("id"), no_gil())
-      .def("plan_next", &plan_next, py::arg("id"), py::arg("hit"), py::arg("admit"), no_gil())
-      .def("contents", &contents, py::arg("id"), no_gil());
+      .def("observe", &observe, "id"_a, no_gil())
+      .def("plan_next", &plan_next, "id"_a, "hit"_a, "admit"_a, no_gil())
+      .def("contents", &contents, "id"_a, no_gil());
   py::class_<ReuseMap>(m, "ReuseMap")
-      .def(py::init(&new_map), py::arg("capacity"))
+      .def(py::init(&new_map), "capacity"_a)
       .def("__len__", &ReuseMap::size)
       .def_property_readonly("bytes", &ReuseMap::bytes)
       .def_readonly_static("SLOT_BYTES", &ReuseMap::kSlotBytes)
-      .def("decide", &decide, py::arg("batch"), py::arg("nodes"), py::arg("t"), py::arg("may_recur"),
-           py::arg("staleness"), py::arg("refresh"), py::arg("key"), py::arg("seconds_per_tick"),
-           py::arg("order"), py::arg("slot"), no_gil())
-      .def("restore", &restore_map, py::arg("batch"), py::arg("nodes"), py::arg("t"), py::arg("slot"),
-           no_gil())
+      .def("decide", &decide, "batch"_a, "nodes"_a, "t"_a, "may_recur"_a, "staleness"_a, "refresh"_a, "key"_a,
+           "seconds_per_tick"_a, "order"_a, "slot"_a, no_gil())
+      .def("restore", &restore_map, "batch"_a, "nodes"_a, "t"_a, "slot"_a, no_gil())
       .def("clear", &ReuseMap::clear, no_gil());
 }

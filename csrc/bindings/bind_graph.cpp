@@ -18,10 +18,8 @@ using tgflow::Queries;
 using tgflow::Sampler;
 using tgflow::Shard;
 using tgflow::StoreMemory;
-using tgflow::StoreStats;
 using tgflow::Strategy;
 using tgflow::TemporalGraph;
-using tgflow::TierStats;
 
 namespace bindings::graph {
 
@@ -41,11 +39,6 @@ py::tuple columns(const py::object& self, int64_t start, int64_t stop) {
                         column(self, log.t(), start, stop), relation);
 }
 
-bool map_column(EventLog& log, EventLog::Column column, int64_t begin, int64_t end, int fd, int64_t offset) {
-  check_number("offset", offset, 0);
-  return log.map_file(column, begin, end, fd, offset);
-}
-
 /// The bytes of a column beside a log that the core does not read.
 class GrowingBytes {
  public:
@@ -63,7 +56,6 @@ class GrowingBytes {
     bytes_.drop(end);
   }
   bool map_file(int64_t begin, int64_t end, int fd, int64_t offset) {
-    check_number("offset", offset, 0);
     check_number("end", end, 0, size_);
     check_number("begin", begin, 0, end);
     return bytes_.map_file(begin, end, fd, offset);
@@ -100,20 +92,19 @@ void gather(const EventLog& log, const TensorArg& eid, const TensorArg& src, con
              t.data<int64_t>("t", {ids.size}), data_or_null<int64_t>(relation, "relation", {ids.size}));
 }
 
-void bind_stats(py::module_& m) {
-  py::class_<TierStats>(m, "TierStats")
-      .def_readonly("num_blocks", &TierStats::num_blocks)
-      .def_readonly("num_entries", &TierStats::num_entries)
-      .def_readonly("capacity", &TierStats::capacity)
-      .def_readonly("bytes", &TierStats::bytes);
-  py::class_<StoreStats>(m, "StoreStats")
-      .def_readonly("num_entries", &StoreStats::num_entries)
-      .def_readonly("max_blocks", &StoreStats::max_blocks)
-      .def_readonly("bytes", &StoreStats::bytes)
-      .def_property_readonly(
-          "reads", [](const StoreStats& stats) { return py::make_tuple(stats.reads[0], stats.reads[1]); })
-      .def_property_readonly("device", [](const StoreStats& stats) { return stats.tiers[0]; })
-      .def_property_readonly("host", [](const StoreStats& stats) { return stats.tiers[1]; });
+/// In the order of `StoreCounts` of tgflow/cuda/store.py.
+py::tuple stats_of(TemporalGraph& graph) {
+  tgflow::StoreStats found;
+  {
+    const py::gil_scoped_release released;
+    found = graph.stats();
+  }
+  py::list tiers;
+  for (const tgflow::TierStats& tier : found.tiers) {
+    tiers.append(py::make_tuple(tier.num_blocks, tier.num_entries, tier.capacity, tier.bytes));
+  }
+  return py::make_tuple(found.num_entries, found.max_blocks, found.bytes,
+                        py::make_tuple(found.reads[0], found.reads[1]), tiers);
 }
 
 std::unique_ptr<TemporalGraph> make(Direction direction, int64_t device_budget, int64_t first_part,
@@ -207,7 +198,6 @@ tgflow::Events events_of(const TensorArg& src, const TensorArg& dst, const Tenso
 
 void bind_graph(py::module_& m) {
   using namespace bindings::graph;
-  const py::call_guard<py::gil_scoped_release> no_gil;
   py::enum_<EventLog::Column>(m, "LogColumn")
       .value("src", EventLog::Column::kSrc)
       .value("dst", EventLog::Column::kDst)
@@ -219,54 +209,46 @@ void bind_graph(py::module_& m) {
       .def_property_readonly("num_nodes", &EventLog::num_nodes)
       .def_property_readonly("has_relation", &EventLog::has_relation)
       .def_property_readonly("clock", &EventLog::clock)
-      .def("since", &since, py::arg("first"))
+      .def("since", &since, "first"_a)
       .def_property_readonly("first", &EventLog::first)
-      .def("forget", &forget, py::arg("first"), py::arg("first_seen"), no_gil)
-      .def("position", &EventLog::position, py::arg("t"), no_gil)
-      .def("positions", &positions, py::arg("t"), py::arg("out"), no_gil)
-      .def("check_eids", &check_eids, py::arg("eid"), no_gil)
-      .def("columns", &columns, py::arg("start"), py::arg("stop"))
-      .def("map_file", &map_column, py::arg("column"), py::arg("begin"), py::arg("end"), py::arg("fd"),
-           py::arg("offset"), no_gil)
-      .def("gather", &gather, py::arg("eid"), py::arg("src"), py::arg("dst"), py::arg("t"),
-           py::arg("relation"), no_gil);
+      .def("forget", &forget, "first"_a, "first_seen"_a, no_gil())
+      .def("position", &EventLog::position, "t"_a, no_gil())
+      .def("positions", &positions, "t"_a, "out"_a, no_gil())
+      .def("check_eids", &check_eids, "eid"_a, no_gil())
+      .def("columns", &columns, "start"_a, "stop"_a)
+      .def("map_file", &EventLog::map_file, "column"_a, "begin"_a, "end"_a, "fd"_a, "offset"_a, no_gil())
+      .def("gather", &gather, "eid"_a, "src"_a, "dst"_a, "t"_a, "relation"_a, no_gil());
   py::class_<GrowingBytes>(m, "GrowingBytes")
-      .def(py::init<const EventLog&, int64_t>(), py::arg("log"), py::arg("item_bytes"))
-      .def("grow", &GrowingBytes::grow, py::arg("size"))
-      .def("drop", &GrowingBytes::drop, py::arg("end"))
-      .def("map_file", &GrowingBytes::map_file, py::arg("begin"), py::arg("end"), py::arg("fd"),
-           py::arg("offset"), no_gil);
+      .def(py::init<const EventLog&, int64_t>(), "log"_a, "item_bytes"_a)
+      .def("grow", &GrowingBytes::grow, "size"_a)
+      .def("drop", &GrowingBytes::drop, "end"_a)
+      .def("map_file", &GrowingBytes::map_file, "begin"_a, "end"_a, "fd"_a, "offset"_a, no_gil());
   py::enum_<Direction>(m, "Direction")
       .value("undirected", Direction::kUndirected)
       .value("directed", Direction::kDirected)
       .value("bipartite", Direction::kBipartite);
-  bind_stats(m);
   py::class_<TemporalGraph>(m, "TemporalGraph")
-      .def(py::init(&make), py::arg("direction"), py::arg("device_budget"), py::arg("first_part"),
-           py::arg("num_parts"), py::arg("first") = 0, py::arg("folder") = std::nullopt)
-      .def("check", &check, py::arg("src"), py::arg("dst"), py::arg("t"), py::arg("relation"),
-           py::arg("allow_late"), no_gil)
-      .def("append", &append, py::arg("src"), py::arg("dst"), py::arg("t"), py::arg("relation"),
-           py::arg("allow_late"), no_gil)
-      .def("stage", &stage, py::arg("src"), py::arg("dst"), py::arg("t"), py::arg("relation"),
-           py::arg("allow_late"), py::arg("rows"), no_gil)
-      .def("record", &TemporalGraph::record, no_gil)
+      .def(py::init(&make), "direction"_a, "device_budget"_a, "first_part"_a, "num_parts"_a, "first"_a = 0,
+           "folder"_a = std::nullopt)
+      .def("check", &check, "src"_a, "dst"_a, "t"_a, "relation"_a, "allow_late"_a, no_gil())
+      .def("append", &append, "src"_a, "dst"_a, "t"_a, "relation"_a, "allow_late"_a, no_gil())
+      .def("stage", &stage, "src"_a, "dst"_a, "t"_a, "relation"_a, "allow_late"_a, "rows"_a, no_gil())
+      .def("record", &TemporalGraph::record, no_gil())
       .def("check_relations", &TemporalGraph::check_relations)
-      .def("remove", &remove_events, py::arg("eid"), no_gil)
-      .def("remove_pair", &TemporalGraph::remove_pair, py::arg("src"), py::arg("dst"), no_gil)
-      .def("retain", &retain, py::arg("min_t"), py::arg("max_count"), no_gil)
-      .def("compact", &TemporalGraph::compact, no_gil)
-      .def("forget", &TemporalGraph::forget, py::arg("first"), py::arg("log_first"), no_gil)
+      .def("remove", &remove_events, "eid"_a, no_gil())
+      .def("remove_pair", &TemporalGraph::remove_pair, "src"_a, "dst"_a, no_gil())
+      .def("retain", &retain, "min_t"_a, "max_count"_a, no_gil())
+      .def("compact", &TemporalGraph::compact, no_gil())
+      .def("forget", &TemporalGraph::forget, "first"_a, "log_first"_a, no_gil())
       .def_property_readonly("log", &TemporalGraph::log, py::return_value_policy::reference_internal)
       .def_property_readonly("position", [](TemporalGraph& graph) { return graph.store().position(); })
-      .def("stats", &TemporalGraph::stats, no_gil);
+      .def("stats", &stats_of);
   py::enum_<Strategy>(m, "Strategy")
       .value("recent", Strategy::kRecent)
       .value("uniform", Strategy::kUniform)
       .value("window", Strategy::kWindow)
       .value("decayed", Strategy::kDecayed);
-  m.def("sample_neighbors", &sample_neighbors, py::arg("graph"), py::arg("strategy"), py::arg("key"),
-        py::arg("span"), py::arg("relations"), py::arg("nodes"), py::arg("t"), py::arg("as_of"),
-        py::arg("as_of_all"), py::arg("row"), py::arg("since"), py::arg("out_nodes"), py::arg("out_t"),
-        py::arg("out_eid"), py::arg("out_count"), py::call_guard<py::gil_scoped_release>());
+  m.def("sample_neighbors", &sample_neighbors, "graph"_a, "strategy"_a, "key"_a, "span"_a, "relations"_a,
+        "nodes"_a, "t"_a, "as_of"_a, "as_of_all"_a, "row"_a, "since"_a, "out_nodes"_a, "out_t"_a, "out_eid"_a,
+        "out_count"_a, no_gil());
 }

@@ -8,10 +8,9 @@ using tgflow::IdMap;
 using tgflow::IntKeys;
 using tgflow::node_t;
 using tgflow::StringKeys;
-using released = py::call_guard<py::gil_scoped_release>;
 
 /// A column of ids from Python: integers [N] and None, or offsets of strings [N + 1] and their bytes.
-using ColumnArg = std::pair<TensorArg, std::optional<TensorArg>>;
+using ColumnArg = std::pair<TensorArg, OptionalTensor>;
 
 template <typename Keys>
 struct Column {
@@ -78,12 +77,6 @@ void copy(const IdMap<Keys>& map, IdColumn column, int64_t begin, const TensorAr
   }
 }
 
-template <typename Keys>
-bool map_file(IdMap<Keys>& map, IdColumn column, int64_t begin, int64_t end, int fd, int64_t offset) {
-  check_number("offset", offset, 0);
-  return map.map_file(column, begin, end, fd, offset);
-}
-
 void decode(const IdMap<IntKeys>& map, const TensorArg& nodes, const TensorArg& out) {
   const auto ids = nodes.vector<const node_t>("nodes");
   tgflow::decode(map, ids.data, ids.size, out.data<int64_t>("out", {ids.size}));
@@ -103,23 +96,21 @@ void decode_bytes(const IdMap<StringKeys>& map, const TensorArg& nodes, const Te
 template <typename Keys>
 py::class_<IdMap<Keys>> bind_map(py::module_& m, const char* name) {
   return py::class_<IdMap<Keys>>(m, name)
-      .def(py::init<bool>(), py::arg("bipartite"))
-      .def("encode", &encode<Keys>, py::arg("src"), py::arg("dst"), py::arg("src_out"), py::arg("dst_out"),
-           released())
-      .def("find", &find<Keys>, py::arg("ids"), py::arg("dst"), py::arg("out"), released())
-      .def("restore", &restore<Keys>, py::arg("ids"), py::arg("sides"), released())
-      .def("num_items", &IdMap<Keys>::num_items, py::arg("column"), released())
-      .def("copy", &copy<Keys>, py::arg("column"), py::arg("begin"), py::arg("out"), released())
-      .def("map_file", &map_file<Keys>, py::arg("column"), py::arg("begin"), py::arg("end"), py::arg("fd"),
-           py::arg("offset"), released())
-      .def("hold_index_in", &IdMap<Keys>::hold_index_in, py::arg("folder"), released())
-      .def("__len__", &IdMap<Keys>::size, released());
+      .def(py::init<bool>(), "bipartite"_a)
+      .def("encode", &encode<Keys>, "src"_a, "dst"_a, "src_out"_a, "dst_out"_a, no_gil())
+      .def("find", &find<Keys>, "ids"_a, "dst"_a, "out"_a, no_gil())
+      .def("restore", &restore<Keys>, "ids"_a, "sides"_a, no_gil())
+      .def("num_items", &IdMap<Keys>::num_items, "column"_a, no_gil())
+      .def("copy", &copy<Keys>, "column"_a, "begin"_a, "out"_a, no_gil())
+      .def("map_file", &IdMap<Keys>::map_file, "column"_a, "begin"_a, "end"_a, "fd"_a, "offset"_a, no_gil())
+      .def("hold_index_in", &IdMap<Keys>::hold_index_in, "folder"_a, no_gil())
+      .def("__len__", &IdMap<Keys>::size, no_gil());
 }
 
 bool may_have_other_spellings(const py::buffer& text, char separator) {
   const auto arg = text.cast<TensorArg>();
   const auto bytes = arg.bytes<const char>("text");
-  const py::gil_scoped_release no_gil;
+  const py::gil_scoped_release released;
   return tgflow::may_have_other_spellings({bytes.data, static_cast<size_t>(bytes.size)}, separator);
 }
 
@@ -132,9 +123,9 @@ void bind_id_map(py::module_& m) {
       .value("ends", IdColumn::kEnds)
       .value("bytes", IdColumn::kBytes)
       .value("sides", IdColumn::kSides);
-  bind_map<IntKeys>(m, "IntIdMap").def("decode", &decode, py::arg("nodes"), py::arg("out"), released());
+  bind_map<IntKeys>(m, "IntIdMap").def("decode", &decode, "nodes"_a, "out"_a, no_gil());
   bind_map<StringKeys>(m, "StringIdMap")
-      .def("decode_offsets", &decode_offsets, py::arg("nodes"), py::arg("out"), released())
-      .def("decode_bytes", &decode_bytes, py::arg("nodes"), py::arg("out"), released());
-  m.def("may_have_other_spellings", &may_have_other_spellings, py::arg("text"), py::arg("separator"));
+      .def("decode_offsets", &decode_offsets, "nodes"_a, "out"_a, no_gil())
+      .def("decode_bytes", &decode_bytes, "nodes"_a, "out"_a, no_gil());
+  m.def("may_have_other_spellings", &may_have_other_spellings, "text"_a, "separator"_a);
 }

@@ -12,19 +12,18 @@ namespace bindings::layers {
 using tgflow::Attention;
 using tgflow::AttentionGradients;
 using tgflow::AttentionOut;
-using Optional = std::optional<TensorArg>;
 
 /// Inputs of both passes; see tgflow/attention.hpp for their shapes.
 struct Arguments {
   const TensorArg& query;
-  const Optional& below;
+  const OptionalTensor& below;
   const TensorArg& neighbor;
-  const Optional& edge_table;
-  const Optional& edge_row;
+  const OptionalTensor& edge_table;
+  const OptionalTensor& edge_row;
   const TensorArg& mask;
   const TensorArg& dt;
   const TensorArg& frequency;
-  const Optional& keep;
+  const OptionalTensor& keep;
 };
 
 /// Raises IndexError if a slot with a neighbor has a row outside of the table.
@@ -81,10 +80,10 @@ Attention checked(const Arguments& in) {
   return a;
 }
 
-void attend(const TensorArg& query, const Optional& below, const TensorArg& neighbor,
-            const Optional& edge_table, const Optional& edge_row, const TensorArg& mask, const TensorArg& dt,
-            const TensorArg& frequency, const Optional& keep, const TensorArg& weight,
-            const TensorArg& inputs, const TensorArg& total) {
+void attend(const TensorArg& query, const OptionalTensor& below, const TensorArg& neighbor,
+            const OptionalTensor& edge_table, const OptionalTensor& edge_row, const TensorArg& mask,
+            const TensorArg& dt, const TensorArg& frequency, const OptionalTensor& keep,
+            const TensorArg& weight, const TensorArg& inputs, const TensorArg& total) {
   const Attention a = checked({query, below, neighbor, edge_table, edge_row, mask, dt, frequency, keep});
   const int64_t heads = a.num_heads, n = a.num_targets;
   tgflow::attend(a, AttentionOut{weight.data<float>("weight", {heads, n, a.k}),
@@ -92,11 +91,11 @@ void attend(const TensorArg& query, const Optional& below, const TensorArg& neig
                                  total.data<float>("total", {heads, n})});
 }
 
-void attend_backward(const TensorArg& query, const Optional& below, const TensorArg& neighbor,
-                     const Optional& edge_table, const Optional& edge_row, const TensorArg& mask,
-                     const TensorArg& dt, const TensorArg& frequency, const Optional& keep,
+void attend_backward(const TensorArg& query, const OptionalTensor& below, const TensorArg& neighbor,
+                     const OptionalTensor& edge_table, const OptionalTensor& edge_row, const TensorArg& mask,
+                     const TensorArg& dt, const TensorArg& frequency, const OptionalTensor& keep,
                      const TensorArg& weight, const TensorArg& grad_inputs, const TensorArg& grad_total,
-                     const TensorArg& grad_query, const Optional& grad_below) {
+                     const TensorArg& grad_query, const OptionalTensor& grad_below) {
   const Attention a = checked({query, below, neighbor, edge_table, edge_row, mask, dt, frequency, keep});
   const int64_t heads = a.num_heads, n = a.num_targets, width = query.length(2);
   if (a.below != nullptr && !grad_below) {
@@ -111,8 +110,8 @@ void attend_backward(const TensorArg& query, const Optional& below, const Tensor
 }
 
 void attend_projected(const TensorArg& query_row, const TensorArg& query, const TensorArg& time_query,
-                      const Optional& below, const TensorArg& neighbor, const Optional& edges,
-                      const Optional& edge_row, const TensorArg& bias, const TensorArg& eid,
+                      const OptionalTensor& below, const TensorArg& neighbor, const OptionalTensor& edges,
+                      const OptionalTensor& edge_row, const TensorArg& bias, const TensorArg& eid,
                       const TensorArg& mask, const TensorArg& dt, const TensorArg& frequency,
                       const TensorArg& time, const TensorArg& value) {
   tgflow::ProjectedAttention a{};
@@ -222,7 +221,7 @@ tgflow::Matrix transposed(const tgflow::Matrix& x) { return {x.data, x.column_st
 
 /// out = prior + a b of matrices or, without `prior`, of several: [H, M, K] and [H, K, N]. One side of each
 /// matrix of `out` is contiguous.
-void multiply(const TensorArg& a, const TensorArg& b, const TensorArg& out, const Optional& prior,
+void multiply(const TensorArg& a, const TensorArg& b, const TensorArg& out, const OptionalTensor& prior,
               bool rounds) {
   const bool is_one = a.dims() == 2;
   const int rows = is_one ? 0 : 1, columns = rows + 1;
@@ -264,28 +263,20 @@ void multiply(const TensorArg& a, const TensorArg& b, const TensorArg& out, cons
 
 void bind_layers(py::module_& m) {
   using namespace bindings::layers;
-  const py::call_guard<py::gil_scoped_release> no_gil;
-  m.def("attend", &attend, py::kw_only(), py::arg("query"), py::arg("below"), py::arg("neighbor"),
-        py::arg("edge_table"), py::arg("edge_row"), py::arg("mask"), py::arg("dt"), py::arg("frequency"),
-        py::arg("keep"), py::arg("weight"), py::arg("inputs"), py::arg("total"), no_gil);
-  m.def("attend_backward", &attend_backward, py::kw_only(), py::arg("query"), py::arg("below"),
-        py::arg("neighbor"), py::arg("edge_table"), py::arg("edge_row"), py::arg("mask"), py::arg("dt"),
-        py::arg("frequency"), py::arg("keep"), py::arg("weight"), py::arg("grad_inputs"),
-        py::arg("grad_total"), py::arg("grad_query"), py::arg("grad_below"), no_gil);
-  m.def("multiply", &multiply, py::kw_only(), py::arg("a"), py::arg("b"), py::arg("out"), py::arg("prior"),
-        py::arg("rounds"), no_gil);
+  m.def("attend", &attend, py::kw_only(), "query"_a, "below"_a, "neighbor"_a, "edge_table"_a, "edge_row"_a,
+        "mask"_a, "dt"_a, "frequency"_a, "keep"_a, "weight"_a, "inputs"_a, "total"_a, no_gil());
+  m.def("attend_backward", &attend_backward, py::kw_only(), "query"_a, "below"_a, "neighbor"_a,
+        "edge_table"_a, "edge_row"_a, "mask"_a, "dt"_a, "frequency"_a, "keep"_a, "weight"_a, "grad_inputs"_a,
+        "grad_total"_a, "grad_query"_a, "grad_below"_a, no_gil());
+  m.def("multiply", &multiply, py::kw_only(), "a"_a, "b"_a, "out"_a, "prior"_a, "rounds"_a, no_gil());
   m.def("has_bfloat16", &tgflow::has_bfloat16);
-  m.def("attend_projected", &attend_projected, py::kw_only(), py::arg("query_row"), py::arg("query"),
-        py::arg("time_query"), py::arg("below"), py::arg("neighbor"), py::arg("edges"), py::arg("edge_row"),
-        py::arg("bias"), py::arg("eid"), py::arg("mask"), py::arg("dt"), py::arg("frequency"),
-        py::arg("time"), py::arg("value"), no_gil);
-  m.def("keep_factors", &keep_factors, py::kw_only(), py::arg("key"), py::arg("rate"), py::arg("out"),
-        py::call_guard<py::gil_scoped_release>());
-  m.def("gelu_dropout", &gelu_dropout, py::kw_only(), py::arg("key"), py::arg("rate"), py::arg("x"),
-        py::arg("out"), py::call_guard<py::gil_scoped_release>());
-  m.def("version_slots", &version_slots, py::kw_only(), py::arg("clock"), py::arg("link"), py::arg("origin"),
-        py::arg("head"), py::arg("counts"), py::arg("num_events"), py::arg("node"), py::arg("position"),
-        py::arg("out"), no_gil);
-  m.def("version_links", &version_links, py::kw_only(), py::arg("clock"), py::arg("link"), py::arg("origin"),
-        py::arg("head"), py::arg("counts"), py::arg("num_events"), py::arg("node"), py::arg("out"), no_gil);
+  m.def("attend_projected", &attend_projected, py::kw_only(), "query_row"_a, "query"_a, "time_query"_a,
+        "below"_a, "neighbor"_a, "edges"_a, "edge_row"_a, "bias"_a, "eid"_a, "mask"_a, "dt"_a, "frequency"_a,
+        "time"_a, "value"_a, no_gil());
+  m.def("keep_factors", &keep_factors, py::kw_only(), "key"_a, "rate"_a, "out"_a, no_gil());
+  m.def("gelu_dropout", &gelu_dropout, py::kw_only(), "key"_a, "rate"_a, "x"_a, "out"_a, no_gil());
+  m.def("version_slots", &version_slots, py::kw_only(), "clock"_a, "link"_a, "origin"_a, "head"_a, "counts"_a,
+        "num_events"_a, "node"_a, "position"_a, "out"_a, no_gil());
+  m.def("version_links", &version_links, py::kw_only(), "clock"_a, "link"_a, "origin"_a, "head"_a, "counts"_a,
+        "num_events"_a, "node"_a, "out"_a, no_gil());
 }

@@ -12,8 +12,6 @@
 
 namespace bindings::metrics {
 
-using no_gil = py::call_guard<py::gil_scoped_release>;
-
 /// The elements of one or two dimensions, of any strides, in their order.
 template <typename T>
 std::vector<double> copied(const T* data, const TensorArg& x) {
@@ -21,8 +19,7 @@ std::vector<double> copied(const T* data, const TensorArg& x) {
   const int64_t row_stride = x.stride(0), stride = x.dims() > 1 ? x.stride(1) : 1;
   std::vector<double> out(static_cast<std::size_t>(rows * width));
   for (int64_t i = 0; i < rows; ++i) {
-    for (int64_t j = 0; j < width; ++j)
-      out[static_cast<std::size_t>(i * width + j)] = data[i * row_stride + j * stride];
+    for (int64_t j = 0; j < width; ++j) out[i * width + j] = data[i * row_stride + j * stride];
   }
   return out;
 }
@@ -72,8 +69,8 @@ std::optional<double> replay_of(const Learned& learned, double tolerance) {
   std::vector<double> replayed, first;
   for (int64_t i = num_new; i < rows; ++i) {
     if (is_there != nullptr && !is_there[i * width]) continue;
-    replayed.push_back(own[static_cast<std::size_t>(i)]);
-    first.push_back(others[static_cast<std::size_t>(i * width)]);
+    replayed.push_back(own[i]);
+    first.push_back(others[i * width]);
   }
   if (replayed.empty()) return std::nullopt;
   return tgflow::compare_scores(std::move(replayed), std::move(first), tolerance).precision;
@@ -122,13 +119,10 @@ auto link_figures(const TensorArg& positive, const TensorArg& negative, double t
 
 void bind_metrics(py::module_& m) {
   using namespace bindings::metrics;
-  m.def("rank_scores", &rank_scores, py::arg("positive"), py::arg("negative"), py::arg("tolerance"),
-        py::arg("out"), no_gil());
-  m.def("compare_scores", &compare_scores, py::arg("positive"), py::arg("negative"), py::arg("tolerance"),
-        no_gil());
-  m.def("link_figures", &link_figures, py::arg("positive"), py::arg("negative"), py::arg("tolerance"),
-        py::arg("mask") = py::none(), py::arg("ranks") = py::none(), py::arg("is_first") = py::none(),
-        py::arg("begin") = 0, py::arg("every") = 1, py::arg("further") = Further(),
-        py::arg("learned") = py::none(), no_gil());
-  m.def("are_finite", &are_finite, py::arg("values"), no_gil());
+  m.def("rank_scores", &rank_scores, "positive"_a, "negative"_a, "tolerance"_a, "out"_a, no_gil());
+  m.def("compare_scores", &compare_scores, "positive"_a, "negative"_a, "tolerance"_a, no_gil());
+  m.def("link_figures", &link_figures, "positive"_a, "negative"_a, "tolerance"_a, "mask"_a = py::none(),
+        "ranks"_a = py::none(), "is_first"_a = py::none(), "begin"_a = 0, "every"_a = 1,
+        "further"_a = Further(), "learned"_a = py::none(), no_gil());
+  m.def("are_finite", &are_finite, "values"_a, no_gil());
 }

@@ -10,7 +10,6 @@
 namespace bindings::plan {
 
 using tgflow::PairIndex;
-using no_gil = py::call_guard<py::gil_scoped_release>;
 
 void append(PairIndex& index, const TensorArg& src, const TensorArg& dst, const OptionalTensor& type) {
   const auto sources = src.vector<const tgflow::node_t>("src");
@@ -197,44 +196,41 @@ int64_t draw_replay(int64_t begin, int64_t end, double half_life, uint64_t key, 
 
 void bind_pair_index(py::module_& m) {
   py::class_<PairIndex>(m, "PairIndex")
-      .def(py::init(&new_pairs), py::arg("log") = std::nullopt, py::arg("first_part") = 0,
-           py::arg("num_parts") = tgflow::kParts, py::arg("first") = 0, py::keep_alive<1, 2>())
+      .def(py::init(&new_pairs), "log"_a = std::nullopt, "first_part"_a = 0, "num_parts"_a = tgflow::kParts,
+           "first"_a = 0, py::keep_alive<1, 2>())
       .def(py::init([](PairIndex& other, int64_t first) {
              check_number("first", first, other.first(), tgflow::kMaxEvents);
              return new PairIndex(other, first);
            }),
-           py::arg("other"), py::arg("first"), py::keep_alive<1, 2>())
+           "other"_a, "first"_a, py::keep_alive<1, 2>())
       .def("__len__", &PairIndex::size)
-      .def("append", &append, py::arg("src"), py::arg("dst"), py::arg("type") = std::nullopt, no_gil())
-      .def("read", &read, py::arg("end"), py::arg("type") = std::nullopt, no_gil())
-      .def("read_pairs", &read_pairs, py::arg("end"), no_gil())
-      .def("find_pairs", &find_pairs, py::arg("end"), py::arg("is_first"), no_gil())
-      .def("mark_pairs", &mark_pairs, py::arg("end"), py::arg("is_first"), no_gil())
-      .def("first_meetings", &first_meetings, py::arg("begin"), py::arg("end"), py::arg("out"), no_gil())
+      .def("append", &append, "src"_a, "dst"_a, "type"_a = std::nullopt, no_gil())
+      .def("read", &read, "end"_a, "type"_a = std::nullopt, no_gil())
+      .def("read_pairs", &read_pairs, "end"_a, no_gil())
+      .def("find_pairs", &find_pairs, "end"_a, "is_first"_a, no_gil())
+      .def("mark_pairs", &mark_pairs, "end"_a, "is_first"_a, no_gil())
+      .def("first_meetings", &first_meetings, "begin"_a, "end"_a, "out"_a, no_gil())
       .def_property_readonly("num_pair_events", &PairIndex::num_pair_events)
-      .def("types", &types, py::arg("nodes"), py::arg("out"), no_gil())
-      .def("num_destinations", &PairIndex::num_destinations, py::arg("before"))
-      .def("num_pairs", &PairIndex::num_pairs, py::arg("before"))
-      .def("destinations", &destinations, py::arg("before"), py::arg("out"), no_gil())
-      .def("destinations_of", &destinations_of, py::arg("src"), py::arg("before"), no_gil())
-      .def("draw_destinations", &draw_destinations, py::arg("key"), py::arg("src"), py::arg("dst"),
-           py::arg("cut"), py::arg("limit"), py::arg("collide"), py::arg("mask"), py::arg("out_dst"),
-           no_gil())
-      .def("draw_pairs", &draw_pairs, py::arg("key"), py::arg("src"), py::arg("dst"), py::arg("cut"),
-           py::arg("limit"), py::arg("pairs_from"), py::arg("replace"), py::arg("out_src"),
-           py::arg("out_dst"), no_gil())
-      .def("draw_lists", &draw_lists, py::arg("key"), py::arg("src"), py::arg("dst"), py::arg("cut"),
-           py::arg("limit"), py::arg("hard"), py::arg("out_dst"), py::arg("out_log_q"), no_gil());
+      .def("types", &types, "nodes"_a, "out"_a, no_gil())
+      .def("num_destinations", &PairIndex::num_destinations, "before"_a)
+      .def("num_pairs", &PairIndex::num_pairs, "before"_a)
+      .def("destinations", &destinations, "before"_a, "out"_a, no_gil())
+      .def("destinations_of", &destinations_of, "src"_a, "before"_a, no_gil())
+      .def("draw_destinations", &draw_destinations, "key"_a, "src"_a, "dst"_a, "cut"_a, "limit"_a,
+           "collide"_a, "mask"_a, "out_dst"_a, no_gil())
+      .def("draw_pairs", &draw_pairs, "key"_a, "src"_a, "dst"_a, "cut"_a, "limit"_a, "pairs_from"_a,
+           "replace"_a, "out_src"_a, "out_dst"_a, no_gil())
+      .def("draw_lists", &draw_lists, "key"_a, "src"_a, "dst"_a, "cut"_a, "limit"_a, "hard"_a, "out_dst"_a,
+           "out_log_q"_a, no_gil());
 }
 
 void bind_frontier(py::module_& m) {
-  m.def("unique_queries", &unique_queries, py::arg("node"), py::arg("t"), py::arg("position"),
-        py::arg("out_node"), py::arg("out_t"), py::arg("out_position"), py::arg("row"), no_gil());
-  m.def("expand_frontier", &expand_frontier, py::arg("node"), py::arg("t"), py::arg("position"),
-        py::arg("neighbor_node"), py::arg("neighbor_t"), py::arg("seconds_per_tick"), py::arg("out_node"),
-        py::arg("out_t"), py::arg("out_position"), py::arg("target"), py::arg("neighbor"), py::arg("mask"),
-        py::arg("dt"), no_gil());
-  m.def("unique_events", &unique_events, py::arg("eids"), py::arg("rows"), py::arg("out"), no_gil());
+  m.def("unique_queries", &unique_queries, "node"_a, "t"_a, "position"_a, "out_node"_a, "out_t"_a,
+        "out_position"_a, "row"_a, no_gil());
+  m.def("expand_frontier", &expand_frontier, "node"_a, "t"_a, "position"_a, "neighbor_node"_a, "neighbor_t"_a,
+        "seconds_per_tick"_a, "out_node"_a, "out_t"_a, "out_position"_a, "target"_a, "neighbor"_a, "mask"_a,
+        "dt"_a, no_gil());
+  m.def("unique_events", &unique_events, "eids"_a, "rows"_a, "out"_a, no_gil());
 }
 
 /// Splitmix64 steps over integers of any size, modulo 2^64.
@@ -254,7 +250,6 @@ void bind_plan(py::module_& m) {
   using namespace bindings::plan;
   bind_pair_index(m);
   bind_frontier(m);
-  m.def("draw_replay", &draw_replay, py::arg("begin"), py::arg("end"), py::arg("half_life"), py::arg("key"),
-        py::arg("out"), no_gil());
+  m.def("draw_replay", &draw_replay, "begin"_a, "end"_a, "half_life"_a, "key"_a, "out"_a, no_gil());
   m.def("derive_key", &derive_key);
 }

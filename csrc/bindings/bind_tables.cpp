@@ -10,8 +10,8 @@ using tgflow::RowReader;
 
 namespace bindings::tables {
 
-constexpr int64_t kMostRowBytes = int64_t{1}
-                                  << 31;  // so that no buffer of rows exceeds what can be asked for
+/// So that no buffer of rows exceeds what can be asked for.
+constexpr int64_t kMostRowBytes = int64_t{1} << 31;
 
 /// `size` rows of `row_bytes` at the start of a tensor of bytes.
 template <typename T>
@@ -65,12 +65,8 @@ std::unique_ptr<RowFile> open_file(const std::string& path, int64_t row_bytes, c
 }
 
 void append(RowFile& file, const TensorArg& rows) {
-  const auto bytes = rows.bytes<const std::byte>("rows");
-  if (bytes.size % file.row_bytes() != 0) {
-    throw std::invalid_argument("rows must have " + std::to_string(file.row_bytes()) + " bytes each, got " +
-                                std::to_string(bytes.size) + " in all");
-  }
-  file.append(bytes.data, bytes.size / file.row_bytes());
+  const auto held = rows.rows<const std::byte>("rows", file.row_bytes());
+  file.append(held.data, held.size);
 }
 
 void truncate(RowFile& file, int64_t size) {
@@ -92,7 +88,7 @@ py::object start(RowReader& reader, const TensorArg& id, int64_t size, const py:
   auto* rows = to.bytes<std::byte>("out", product(ids.size, reader.file().row_bytes()));
   std::unique_ptr<RowReader::Request> started;
   {
-    const py::gil_scoped_release no_gil;
+    const py::gil_scoped_release released;
     started = reader.start(ids.data, ids.size, size, rows);
   }
   py::object request = py::cast(std::move(started));
@@ -112,17 +108,16 @@ void translate(std::exception_ptr thrown) {
 }
 
 void bind_row_file(py::module_& m) {
-  const py::call_guard<py::gil_scoped_release> no_gil;
   py::register_exception<tgflow::DamagedFile>(m, "DamagedFile", PyExc_OSError);
   py::register_exception_translator(&translate);
   py::class_<RowFile>(m, "RowFile")
-      .def(py::init(&open_file), py::arg("path"), py::arg("row_bytes"), py::arg("kind"), no_gil)
+      .def(py::init(&open_file), "path"_a, "row_bytes"_a, "kind"_a, no_gil())
       .def("__len__", &RowFile::size)
-      .def("append", &append, py::arg("rows"), no_gil)
-      .def("sync", &RowFile::sync, no_gil)
-      .def("settle", &RowFile::settle, no_gil)
-      .def("truncate", &truncate, py::arg("size"), no_gil)
-      .def("forget", &forget, py::arg("first"), no_gil);
+      .def("append", &append, "rows"_a, no_gil())
+      .def("sync", &RowFile::sync, no_gil())
+      .def("settle", &RowFile::settle, no_gil())
+      .def("truncate", &truncate, "size"_a, no_gil())
+      .def("forget", &forget, "first"_a, no_gil());
 }
 
 #ifdef TGFLOW_FAULTS
@@ -132,27 +127,25 @@ void bind_faults(py::module_& m) {
       .value("read", FileOp::kRead)
       .value("write", FileOp::kWrite)
       .value("sync", FileOp::kSync);
-  m.def("inject_fault", &tgflow::inject_fault, py::arg("op"), py::arg("after"), py::arg("times"),
-        py::arg("result"));
+  m.def("inject_fault", &tgflow::inject_fault, "op"_a, "after"_a, "times"_a, "result"_a);
 }
 #else
 void bind_faults(py::module_&) {}
 #endif
 
 void bind_row_reader(py::module_& m) {
-  const py::call_guard<py::gil_scoped_release> no_gil;
   py::class_<RowReader::Request>(m, "RowRequest")
-      .def("wait", &RowReader::Request::wait, no_gil)
+      .def("wait", &RowReader::Request::wait, no_gil())
       .def_property_readonly("is_done", &RowReader::Request::is_done);
   py::class_<RowReader>(m, "RowReader")
-      .def(py::init<const RowFile&, int64_t, const std::string&>(), py::arg("file"), py::arg("budget"),
-           py::arg("wish"), py::keep_alive<1, 2>(), no_gil)
-      .def("start", &start, py::arg("id"), py::arg("size"), py::arg("out"))
+      .def(py::init<const RowFile&, int64_t, const std::string&>(), "file"_a, "budget"_a, "wish"_a,
+           py::keep_alive<1, 2>(), no_gil())
+      .def("start", &start, "id"_a, "size"_a, "out"_a)
       .def_property_readonly("way", [](const RowReader& reader) { return reader.way().name(); })
       .def_property_readonly("buffer_bytes", &RowReader::buffer_bytes);
   m.def(
       "probe_reads", [](const std::string& path) { return tgflow::probe_reads(path, "auto").name(); },
-      py::arg("path"), no_gil);
+      "path"_a, no_gil());
 }
 
 }  // namespace bindings::tables
@@ -160,19 +153,17 @@ void bind_row_reader(py::module_& m) {
 void bind_tables(py::module_& m) {
   using namespace bindings::tables;
   py::class_<ReservedMemory>(m, "ReservedMemory", py::buffer_protocol())
-      .def(py::init<size_t>(), py::arg("bytes"))
+      .def(py::init<size_t>(), "bytes"_a)
       .def("__len__", &ReservedMemory::size)
       .def_property_readonly("committed", &ReservedMemory::committed)
-      .def("commit", &commit, py::arg("bytes"))
-      .def("drop", &ReservedMemory::drop, py::arg("bytes"))
+      .def("commit", &commit, "bytes"_a)
+      .def("drop", &ReservedMemory::drop, "bytes"_a)
       .def("use_small_pages", &ReservedMemory::use_small_pages)
-      .def("clear", &clear, py::arg("begin"), py::arg("bytes"))
+      .def("clear", &clear, "begin"_a, "bytes"_a)
       .def_buffer(&bytes_of);
   bind_row_file(m);
   bind_row_reader(m);
   bind_faults(m);
-  m.def("gather_rows", &gather_rows, py::arg("rows"), py::arg("row_bytes"), py::arg("size"), py::arg("id"),
-        py::arg("out"), py::call_guard<py::gil_scoped_release>());
-  m.def("scatter_rows", &scatter_rows, py::arg("rows"), py::arg("row_bytes"), py::arg("size"), py::arg("id"),
-        py::arg("source"), py::call_guard<py::gil_scoped_release>());
+  m.def("gather_rows", &gather_rows, "rows"_a, "row_bytes"_a, "size"_a, "id"_a, "out"_a, no_gil());
+  m.def("scatter_rows", &scatter_rows, "rows"_a, "row_bytes"_a, "size"_a, "id"_a, "source"_a, no_gil());
 }

@@ -220,6 +220,12 @@ void TensorArg::check_bytes(const char* name, int64_t num_bytes, bool writes) co
   }
 }
 
+void TensorArg::check_rows(const char* name, int64_t row_bytes) const {
+  if (nbytes() % row_bytes == 0) return;
+  throw std::invalid_argument(std::string(name) + " must have " + std::to_string(row_bytes) +
+                              " bytes each, got " + std::to_string(nbytes()) + " in all");
+}
+
 std::string TensorArg::text() const {
   std::string text = text_of(dtype_) + " [";
   for (int dim = 0; dim < ndim_; ++dim) text += (dim > 0 ? ", " : "") + std::to_string(shape_[dim]);

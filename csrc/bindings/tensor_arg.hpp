@@ -1,14 +1,5 @@
 // Tensor arguments of bindings: each is fully checked before anything reads or writes it.
 //
-//   m.def("gather", [](const EventLog& log, const TensorArg& eid, const TensorArg& src,
-//                      const std::optional<TensorArg>& relation) {
-//     const auto ids = eid.vector<const int64_t>("eid");                       // any length
-//     auto* out = src.data<int64_t>("src", {ids.size});                        // the same length
-//     auto* types = data_or_null<int64_t>(relation, "relation", {ids.size});         // None gives null
-//     check_range("eid", ids, 0, log.size());                                  // they index native memory
-//     log.gather(ids.data, ids.size, out, ...);
-//   }, py::arg("eid"), ..., py::call_guard<py::gil_scoped_release>());
-//
 // An argument is a `torch.Tensor` in CPU memory or, for input only, any object with Python's buffer
 // protocol (a numpy array). Elements are `const T` to be read and `T` to be written. A mismatch
 // raises ValueError (TypeError if it is not a tensor) with the argument's name, its required and its actual
@@ -36,6 +27,8 @@
 #include "tgflow/events.hpp"
 
 namespace py = pybind11;
+using namespace pybind11::literals;
+using no_gil = py::call_guard<py::gil_scoped_release>;
 
 template <typename T>
 struct Span {
@@ -128,6 +121,14 @@ class TensorArg {
     return {static_cast<T*>(data_), nbytes()};
   }
 
+  /// The bytes of a contiguous tensor of rows of `row_bytes`, and the number of rows.
+  template <typename T>
+  Span<T> rows(const char* name, int64_t row_bytes) const {
+    const auto held = bytes<T>(name);
+    check_rows(name, row_bytes);
+    return {held.data, held.size / row_bytes};
+  }
+
   template <typename T>
   bool has_type() const {
     constexpr auto dtype = dtype_of<T>();
@@ -135,8 +136,8 @@ class TensorArg {
   }
 
   int dims() const { return ndim_; }
-  int64_t length(int dim) const { return shape_[static_cast<std::size_t>(dim)]; }
-  int64_t stride(int dim) const { return strides_[static_cast<std::size_t>(dim)]; }
+  int64_t length(int dim) const { return shape_[dim]; }
+  int64_t stride(int dim) const { return strides_[dim]; }
   int64_t numel() const;
   int64_t nbytes() const { return numel() * dtype_.bits / 8; }
 
@@ -153,6 +154,7 @@ class TensorArg {
   void check(const char* name, dlpack::DataType dtype, Shape shape, bool any_shape, bool writes,
              bool packed = true) const;
   void check_bytes(const char* name, int64_t num_bytes, bool writes) const;
+  void check_rows(const char* name, int64_t row_bytes) const;
   void check_memory(const char* name, bool writes) const;
   bool is_packed() const;
   std::string text() const;

@@ -272,33 +272,28 @@ __device__ inline void for_targets(const Attention& a, const Work& work) {
   for (int64_t i = warp_index(); i < TargetHeads::count(a); i += warp_count()) work(TargetHeads::at(a, i));
 }
 
-extern "C" __global__ void __launch_bounds__(64) attend_by_4(Attention attention, AttentionOut out) {
-  for_targets(attention, [&](const TargetHeads& at) { attend_target<4>(attention, out, at); });
-}
-extern "C" __global__ void __launch_bounds__(64) attend_by_1(Attention attention, AttentionOut out) {
-  for_targets(attention, [&](const TargetHeads& at) { attend_target<1>(attention, out, at); });
+template <int kWidth>
+__device__ inline void attend(const Attention& a, const AttentionOut& out) {
+  for_targets(a, [&](const TargetHeads& at) { attend_target<kWidth>(a, out, at); });
 }
 
 /// Gradients of the slots and of the queries.
-extern "C" __global__ void __launch_bounds__(64)
-    attend_backward_by_4(Attention attention, AttentionGradients gradients, SlotGradients slots) {
-  for_targets(attention,
-              [&](const TargetHeads& at) { attend_target_backward<4>(attention, gradients, slots, at); });
-}
-extern "C" __global__ void __launch_bounds__(64)
-    attend_backward_by_1(Attention attention, AttentionGradients gradients, SlotGradients slots) {
-  for_targets(attention,
-              [&](const TargetHeads& at) { attend_target_backward<1>(attention, gradients, slots, at); });
+template <int kWidth>
+__device__ inline void attend_backward(const Attention& a, const AttentionGradients& gradients,
+                                       const SlotGradients& slots) {
+  for_targets(a, [&](const TargetHeads& at) { attend_target_backward<kWidth>(a, gradients, slots, at); });
 }
 
 /// Gradients of the frontier below, using the lists of its rows' slots.
-extern "C" __global__ void __launch_bounds__(256)
-    attend_below_by_4(Attention attention, AttentionGradients gradients, SlotGradients slots,
-                      RowLists lists) {
-  sum_lists<4>(lists, attention.h_dim, BelowTerms<4>{attention, gradients, slots}, gradients.below);
+template <int kWidth>
+__device__ inline void attend_below(const Attention& a, const AttentionGradients& gradients,
+                                    const SlotGradients& slots, const RowLists& lists) {
+  sum_lists<kWidth>(lists, a.h_dim, BelowTerms<kWidth>{a, gradients, slots}, gradients.below);
 }
-extern "C" __global__ void __launch_bounds__(256)
-    attend_below_by_1(Attention attention, AttentionGradients gradients, SlotGradients slots,
-                      RowLists lists) {
-  sum_lists<1>(lists, attention.h_dim, BelowTerms<1>{attention, gradients, slots}, gradients.below);
-}
+
+KERNELS_BY_WIDTH(64, attend, (Attention a, AttentionOut out), (a, out))
+KERNELS_BY_WIDTH(64, attend_backward, (Attention a, AttentionGradients grad, SlotGradients slots),
+                 (a, grad, slots))
+KERNELS_BY_WIDTH(256, attend_below,
+                 (Attention a, AttentionGradients grad, SlotGradients slots, RowLists lists),
+                 (a, grad, slots, lists))

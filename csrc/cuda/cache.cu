@@ -137,9 +137,9 @@ struct CacheCopy {
 /// Copies rows, in parts that divide their addresses. No slot is both read and written: a
 /// gather never evicts what it uses.
 template <typename Part>
-__device__ void copy_rows(const ClockCache& cache, const CacheCopy& copy) {
+__device__ void cache_copy(const ClockCache& cache, const CacheCopy& copy) {
   const int64_t lane = thread_index() % copy.lanes;
-  const int64_t step = gridDim.x * static_cast<int64_t>(blockDim.x) / copy.lanes;
+  const int64_t step = thread_count() / copy.lanes;
   const int64_t parts = cache.row_bytes / static_cast<int64_t>(sizeof(Part));
   for (int64_t i = thread_index() / copy.lanes; i < copy.size; i += step) {
     Part* row = reinterpret_cast<Part*>(copy.out + i * cache.row_bytes);
@@ -153,12 +153,4 @@ __device__ void copy_rows(const ClockCache& cache, const CacheCopy& copy) {
   }
 }
 
-extern "C" __global__ void __launch_bounds__(256) cache_copy_by_16(ClockCache cache, CacheCopy copy) {
-  copy_rows<longlong2>(cache, copy);
-}
-extern "C" __global__ void __launch_bounds__(256) cache_copy_by_4(ClockCache cache, CacheCopy copy) {
-  copy_rows<uint32_t>(cache, copy);
-}
-extern "C" __global__ void __launch_bounds__(256) cache_copy_by_1(ClockCache cache, CacheCopy copy) {
-  copy_rows<uint8_t>(cache, copy);
-}
+KERNELS_BY_PART(256, cache_copy, (ClockCache cache, CacheCopy copy), (cache, copy))

@@ -16,8 +16,7 @@ struct KeepFactors {
 extern "C" __global__ void __launch_bounds__(256) keep_factors(KeepFactors asked) {
   const Dropout dropout = dropout_of(asked.rate);
   const int64_t per_row = (asked.row_size + kWords - 1) / kWords;
-  const int64_t step = gridDim.x * static_cast<int64_t>(blockDim.x);
-  for (int64_t i = thread_index(); i < asked.num_rows * per_row; i += step) {
+  for (int64_t i = thread_index(); i < asked.num_rows * per_row; i += thread_count()) {
     const int64_t row = i / per_row, first = i % per_row * kWords;
     const Random4 words = keep_words(*asked.key, row, i % per_row);
     float* out = asked.out + row * asked.row_size + first;

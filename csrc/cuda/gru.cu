@@ -27,7 +27,7 @@ __device__ inline void for_packs(const Gru& gru, const Step& step) {
 }
 
 template <int kWidth>
-__device__ inline void gru_step(const Gru& gru, float* gates, float* out) {
+__device__ inline void gru_forward(const Gru& gru, float* gates, float* out) {
   using Numbers = Pack<kWidth>;
   for_packs<kWidth>(gru, [&](int64_t r, int64_t i) {
     float* row = gates + 3 * r * gru.dim;
@@ -51,8 +51,8 @@ __device__ inline void gru_step(const Gru& gru, float* gates, float* out) {
 }
 
 template <int kWidth>
-__device__ inline void gru_step_backward(const Gru& gru, const float* gates, const float* grad_out,
-                                         float* grad_gates, float* grad_own) {
+__device__ inline void gru_backward(const Gru& gru, const float* gates, const float* grad_out,
+                                    float* grad_gates, float* grad_own) {
   using Numbers = Pack<kWidth>;
   for_packs<kWidth>(gru, [&](int64_t r, int64_t i) {
     const float* row = gates + 3 * r * gru.dim;
@@ -77,19 +77,7 @@ __device__ inline void gru_step_backward(const Gru& gru, const float* gates, con
   });
 }
 
-extern "C" __global__ void __launch_bounds__(256) gru_forward_by_4(Gru gru, float* gates, float* out) {
-  gru_step<4>(gru, gates, out);
-}
-extern "C" __global__ void __launch_bounds__(256) gru_forward_by_1(Gru gru, float* gates, float* out) {
-  gru_step<1>(gru, gates, out);
-}
-extern "C" __global__ void __launch_bounds__(256)
-    gru_backward_by_4(Gru gru, const float* gates, const float* grad_out, float* grad_gates,
-                      float* grad_own) {
-  gru_step_backward<4>(gru, gates, grad_out, grad_gates, grad_own);
-}
-extern "C" __global__ void __launch_bounds__(256)
-    gru_backward_by_1(Gru gru, const float* gates, const float* grad_out, float* grad_gates,
-                      float* grad_own) {
-  gru_step_backward<1>(gru, gates, grad_out, grad_gates, grad_own);
-}
+KERNELS_BY_WIDTH(256, gru_forward, (Gru gru, float* gates, float* out), (gru, gates, out))
+KERNELS_BY_WIDTH(256, gru_backward,
+                 (Gru gru, const float* gates, const float* grad_out, float* grad_gates, float* grad_own),
+                 (gru, gates, grad_out, grad_gates, grad_own))

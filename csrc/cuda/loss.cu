@@ -54,8 +54,7 @@ struct CheckedValues {
 /// Sets the flag if a value is not finite.
 extern "C" __global__ void __launch_bounds__(256) check_finite(CheckedValues checked) {
   for (int which = 0; which < 4; ++which) {
-    const int64_t step = gridDim.x * static_cast<int64_t>(blockDim.x);
-    for (int64_t i = thread_index(); i < checked.size[which]; i += step) {
+    for (int64_t i = thread_index(); i < checked.size[which]; i += thread_count()) {
       const float x = checked.values[which][i];
       if (x - x != 0) *checked.is_lost = true;
     }

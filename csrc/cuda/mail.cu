@@ -67,7 +67,7 @@ __device__ inline void find_last(const MailColumns& mail, int64_t i) {
 /// One warp per node: fills the rows of its messages, sorted, with the mean of `from`, [size, width], summed
 /// in their order.
 template <int kWidth>
-__device__ inline void mean_messages(const MailColumns& mail, const float* from, int64_t width, float* out) {
+__device__ inline void mail_mean(const MailColumns& mail, const float* from, int64_t width, float* out) {
   using Numbers = Pack<kWidth>;
   for (int64_t i = warp_index(); i < mail.size; i += warp_count()) {
     if (!mail.is_last[i]) continue;
@@ -90,18 +90,11 @@ extern "C" __global__ void __launch_bounds__(1024) mail_few(MailColumns mail) {
 
 /// Per message, any number of them, already sorted: finds the last ones.
 extern "C" __global__ void __launch_bounds__(256) mail_last(MailColumns mail) {
-  const int64_t step = gridDim.x * static_cast<int64_t>(blockDim.x);
-  for (int64_t i = thread_index(); i < mail.size; i += step) find_last(mail, i);
+  for (int64_t i = thread_index(); i < mail.size; i += thread_count()) find_last(mail, i);
 }
 
-extern "C" __global__ void __launch_bounds__(256)
-    mail_mean_by_4(MailColumns mail, const float* from, int64_t width, float* out) {
-  mean_messages<4>(mail, from, width, out);
-}
-extern "C" __global__ void __launch_bounds__(256)
-    mail_mean_by_1(MailColumns mail, const float* from, int64_t width, float* out) {
-  mean_messages<1>(mail, from, width, out);
-}
+KERNELS_BY_WIDTH(256, mail_mean, (MailColumns mail, const float* from, int64_t width, float* out),
+                 (mail, from, width, out))
 
 /// The messages of events to their ends, in order; tgflow/cuda/mail.py has the same fields.
 struct NewMail {
@@ -130,7 +123,7 @@ struct NewMail {
 
 /// One warp per message.
 template <int kWidth>
-__device__ inline void make_messages(const NewMail& u) {
+__device__ inline void mail_made(const NewMail& u) {
   using Numbers = Pack<kWidth>;
   const int64_t width = u.dim + u.x_dim;
   for (int64_t m = warp_index(); m < u.size; m += warp_count()) {
@@ -147,16 +140,14 @@ __device__ inline void make_messages(const NewMail& u) {
   }
 }
 
-extern "C" __global__ void __launch_bounds__(256) mail_made_by_4(NewMail mail) { make_messages<4>(mail); }
-extern "C" __global__ void __launch_bounds__(256) mail_made_by_1(NewMail mail) { make_messages<1>(mail); }
+KERNELS_BY_WIDTH(256, mail_made, (NewMail mail), (mail))
 
 /// Per element: the encoding of the seconds from the last update of a row's memory to its mail. `clock` is
 /// [., kClockWidth], `out` [size / width, width].
 extern "C" __global__ void __launch_bounds__(256)
     mail_age(const int64_t* clock, double seconds_per_tick, const float* frequency, int64_t width,
              int64_t size, float* out) {
-  const int64_t step = gridDim.x * static_cast<int64_t>(blockDim.x);
-  for (int64_t i = thread_index(); i < size; i += step) {
+  for (int64_t i = thread_index(); i < size; i += thread_count()) {
     const int64_t* row = clock + i / width * kClockWidth;
     const double seconds = seconds_of(row[kMailT] - row[kLastUpdate], seconds_per_tick);
     out[i] = cosine(frequency[i % width], static_cast<float>(seconds));

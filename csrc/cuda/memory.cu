@@ -66,8 +66,8 @@ __device__ inline void for_columns(int64_t width, const Copy& copy) {
 /// One warp per query: the latest version at or before its position, zeros if none is kept; NaN for a node
 /// outside of the memory.
 template <int kWidth>
-__device__ inline void read_versions(const MemoryColumns& memory, const VersionRing& ring,
-                                     const MemoryQueries& q) {
+__device__ inline void memory_read(const MemoryColumns& memory, const VersionRing& ring,
+                                   const MemoryQueries& q) {
   using Numbers = Pack<kWidth>;
   for (int64_t i = warp_index(); i < q.size; i += warp_count()) {
     const int64_t node = q.node[i], position = q.position[i];
@@ -140,8 +140,8 @@ __device__ inline void archive_versions(const MemoryColumns& memory, const Versi
 
 /// One warp per update: moves the old row into the ring, if it has a slot, and writes the new one.
 template <int kWidth>
-__device__ inline void write_versions(const MemoryColumns& memory, const VersionRing& ring,
-                                      const MemoryUpdates& u) {
+__device__ inline void memory_write(const MemoryColumns& memory, const VersionRing& ring,
+                                    const MemoryUpdates& u) {
   using Numbers = Pack<kWidth>;
   for (int64_t i = warp_index(); i < u.size; i += warp_count()) {
     const int64_t node = u.node[i];
@@ -161,23 +161,11 @@ __device__ inline void write_versions(const MemoryColumns& memory, const Version
   }
 }
 
-extern "C" __global__ void __launch_bounds__(256)
-    memory_read_by_4(MemoryColumns memory, VersionRing ring, MemoryQueries queries) {
-  read_versions<4>(memory, ring, queries);
-}
-extern "C" __global__ void __launch_bounds__(256)
-    memory_read_by_1(MemoryColumns memory, VersionRing ring, MemoryQueries queries) {
-  read_versions<1>(memory, ring, queries);
-}
+KERNELS_BY_WIDTH(256, memory_read, (MemoryColumns memory, VersionRing ring, MemoryQueries queries),
+                 (memory, ring, queries))
 extern "C" __global__ void __launch_bounds__(1024)
     memory_archive(MemoryColumns memory, VersionRing ring, MemoryUpdates updates) {
   archive_versions(memory, ring, updates);
 }
-extern "C" __global__ void __launch_bounds__(256)
-    memory_write_by_4(MemoryColumns memory, VersionRing ring, MemoryUpdates updates) {
-  write_versions<4>(memory, ring, updates);
-}
-extern "C" __global__ void __launch_bounds__(256)
-    memory_write_by_1(MemoryColumns memory, VersionRing ring, MemoryUpdates updates) {
-  write_versions<1>(memory, ring, updates);
-}
+KERNELS_BY_WIDTH(256, memory_write, (MemoryColumns memory, VersionRing ring, MemoryUpdates updates),
+                 (memory, ring, updates))

@@ -19,9 +19,9 @@ struct PickedTerms {
   }
 };
 
-extern "C" __global__ void __launch_bounds__(256) sum_rows_by_4(PickedRows picked, RowLists lists) {
-  sum_lists<4>(lists, picked.width, PickedTerms<4>{picked}, picked.out);
+template <int kWidth>
+__device__ inline void sum_rows(const PickedRows& picked, const RowLists& lists) {
+  sum_lists<kWidth>(lists, picked.width, PickedTerms<kWidth>{picked}, picked.out);
 }
-extern "C" __global__ void __launch_bounds__(256) sum_rows_by_1(PickedRows picked, RowLists lists) {
-  sum_lists<1>(lists, picked.width, PickedTerms<1>{picked}, picked.out);
-}
+
+KERNELS_BY_WIDTH(256, sum_rows, (PickedRows picked, RowLists lists), (picked, lists))

@@ -48,18 +48,18 @@ TGFLOW_HD void put_piece(const LinedRow& row, int64_t at, const Piece& piece, ch
   }
 }
 
-/// Arguments of a gather; tgflow/cuda/rows.py has the same fields.
-struct RowGather {
+/// Arguments of a gather, or of a scatter; tgflow/cuda/rows.py has the same fields.
+struct RowCopy {
   const TableView* table;  ///< Readable up to the end of the last line of its rows.
   int64_t row_bytes;
-  const int64_t* id;
+  const int64_t* id;  ///< In a scatter, a duplicate id leaves a mix of its rows.
   int64_t num_ids;
-  char* out;       ///< [num_ids, row_bytes]
-  int64_t* wrong;  ///< Set to an id that is out of range; its row is zeros.
-  int64_t lanes;   ///< Lanes per row: a power of two from 8, a line's pieces, to 32, a warp.
+  char* rows;      ///< [num_ids, row_bytes], written by a gather and read by a scatter.
+  int64_t* wrong;  ///< Set to an id that is out of range: its row is zeros, or skipped.
+  int64_t lanes;   ///< Per row, a power of two up to a warp's 32; of a gather from 8, a line's pieces.
 };
 
-__device__ inline LinedRow find_row(const RowGather& g, const TableView& table, int64_t i) {
+__device__ inline LinedRow find_row(const RowCopy& g, const TableView& table, int64_t i) {
   if (i >= g.num_ids) return no_row();
   const int64_t id = g.id[i];
   if (id >= table.size) *g.wrong = id;
@@ -75,11 +75,11 @@ __device__ inline longlong2 read_piece(const LinedRow& row, int64_t at) {
 /// Copies rows, `kTogether` at a time by the same lanes, so that as many reads are in flight at once.
 /// `Part` is the type that `put_piece` writes.
 template <typename Part>
-__device__ void gather_rows(const RowGather& g) {
+__device__ void gather(const RowCopy& g) {
   constexpr int kTogether = 4;
   const TableView table = read_view(g.table);
   const int64_t lane = thread_index() % g.lanes;
-  const int64_t step = gridDim.x * static_cast<int64_t>(blockDim.x) / g.lanes * kTogether;
+  const int64_t step = thread_count() / g.lanes * kTogether;
   const int64_t span = lined_span(g.row_bytes, sizeof(Part));
   for (int64_t first = thread_index() / g.lanes * kTogether; first < g.num_ids; first += step) {
     LinedRow row[kTogether];
@@ -88,39 +88,20 @@ __device__ void gather_rows(const RowGather& g) {
       longlong2 piece[kTogether];
       for (int j = 0; j < kTogether; ++j) piece[j] = read_piece(row[j], at);
       for (int j = 0; j < kTogether; ++j) {
-        put_piece<Part>(row[j], at, piece[j], g.out + (first + j) * g.row_bytes);
+        put_piece<Part>(row[j], at, piece[j], g.rows + (first + j) * g.row_bytes);
       }
     }
   }
 }
 
-extern "C" __global__ void __launch_bounds__(256) gather_by_16(RowGather gather) {
-  gather_rows<longlong2>(gather);
-}
-extern "C" __global__ void __launch_bounds__(256) gather_by_4(RowGather gather) {
-  gather_rows<uint32_t>(gather);
-}
-extern "C" __global__ void __launch_bounds__(256) gather_by_1(RowGather gather) {
-  gather_rows<uint8_t>(gather);
-}
-
-/// Arguments of a scatter; tgflow/cuda/rows.py has the same fields.
-struct RowScatter {
-  const TableView* table;
-  int64_t row_bytes;
-  const int64_t* id;  ///< A duplicate id leaves a mix of its rows.
-  int64_t num_ids;
-  const char* from;  ///< [num_ids, row_bytes]
-  int64_t* wrong;    ///< Set to an id that is out of range; its row is skipped.
-  int64_t lanes;     ///< Lanes per row: a power of two up to a warp.
-};
+KERNELS_BY_PART(256, gather, (RowCopy copy), (copy))
 
 /// Copies rows, in parts that divide their addresses and widths.
 template <typename Part>
-__device__ void scatter_rows(const RowScatter& s) {
+__device__ void scatter(const RowCopy& s) {
   const TableView table = read_view(s.table);
   const int64_t lane = thread_index() % s.lanes;
-  const int64_t step = gridDim.x * static_cast<int64_t>(blockDim.x) / s.lanes;
+  const int64_t step = thread_count() / s.lanes;
   const int64_t parts = s.row_bytes / static_cast<int64_t>(sizeof(Part));
   for (int64_t i = thread_index() / s.lanes; i < s.num_ids; i += step) {
     const int64_t id = s.id[i];
@@ -129,7 +110,7 @@ __device__ void scatter_rows(const RowScatter& s) {
       continue;
     }
     Part* row = reinterpret_cast<Part*>(const_cast<char*>(table.rows) + id * s.row_bytes);
-    const Part* from = reinterpret_cast<const Part*>(s.from + i * s.row_bytes);
+    const Part* from = reinterpret_cast<const Part*>(s.rows + i * s.row_bytes);
     for (int64_t p = lane; p < parts; p += s.lanes) row[p] = from[p];
   }
 }
@@ -140,12 +121,4 @@ extern "C" __global__ void table_publish(TableView* view, const char* rows, int6
   store_release(&view->size, size);
 }
 
-extern "C" __global__ void __launch_bounds__(256) scatter_by_16(RowScatter scatter) {
-  scatter_rows<longlong2>(scatter);
-}
-extern "C" __global__ void __launch_bounds__(256) scatter_by_4(RowScatter scatter) {
-  scatter_rows<uint32_t>(scatter);
-}
-extern "C" __global__ void __launch_bounds__(256) scatter_by_1(RowScatter scatter) {
-  scatter_rows<uint8_t>(scatter);
-}
+KERNELS_BY_PART(256, scatter, (RowCopy copy), (copy))

@@ -27,13 +27,6 @@ const Block* last_block(const Directory& dir) {
   return dir.blocks() + (static_cast<int64_t>(dir.num_blocks) - 1);
 }
 
-bool holds(const Directory* dir, place_t place) {
-  for (uint32_t b = 0; dir != nullptr && b < dir->num_blocks; ++b) {
-    if (dir->blocks()[b].place == place) return true;
-  }
-  return false;
-}
-
 }  // namespace
 
 BlockStore::BlockStore(Direction direction, StoreMemory memory, Shard shard, eid_t first)

@@ -1,8 +1,6 @@
-// Synthetic events and slow, simple reference results.
+// Synthetic events, and buffers to ask for their neighbors.
 #pragma once
 
-#include <algorithm>
-#include <map>
 #include <random>
 #include <vector>
 
@@ -37,36 +35,6 @@ inline Columns made_events(int64_t size, node_t num_nodes, uint64_t seed) {
   }
   return columns;
 }
-
-/// Per node (t, eid, neighbor), oldest first.
-struct Expected {
-  struct Item {
-    tick_t t;
-    eid_t eid;
-    node_t nbr;
-  };
-  std::map<node_t, std::vector<Item>> history;
-
-  Expected(const Columns& columns, Direction direction, const std::vector<eid_t>& eids) {
-    for (size_t i = 0; i < columns.src.size(); ++i) {
-      history[columns.src[i]].push_back({columns.t[i], eids[i], columns.dst[i]});
-      if (direction == Direction::kDirected || columns.src[i] == columns.dst[i]) continue;
-      history[columns.dst[i]].push_back({columns.t[i], eids[i], columns.src[i]});
-    }
-  }
-
-  std::vector<Item> recent(node_t v, tick_t t, eid_t before, int64_t k) const {
-    std::vector<Item> seen;
-    const auto found = history.find(v);
-    if (found == history.end()) return seen;
-    for (const Item& item : found->second) {
-      if (item.t < t && item.eid < before) seen.push_back(item);
-    }
-    std::reverse(seen.begin(), seen.end());
-    if (static_cast<int64_t>(seen.size()) > k) seen.resize(static_cast<size_t>(k));
-    return seen;
-  }
-};
 
 /// Queries and buffers for their results.
 struct Asked {

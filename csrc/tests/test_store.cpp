@@ -1,7 +1,7 @@
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <random>
 #include <thread>
 
 #include "check.hpp"
@@ -11,48 +11,10 @@
 namespace tgflow {
 namespace {
 
-void ask_at_random(Asked& asked, node_t num_nodes, tick_t latest, eid_t end, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  for (size_t i = 0; i < asked.node.size(); ++i) {
-    asked.node[i] = static_cast<node_t>(random() % static_cast<uint64_t>(num_nodes + 2)) - 1;
-    asked.t[i] = static_cast<tick_t>(random() % static_cast<uint64_t>(latest + 8)) - 4;
-    asked.before[i] = static_cast<eid_t>(random() % static_cast<uint64_t>(end + 2));
-  }
-}
-
-void check_recent(const Expected& expected, const Asked& asked) {
-  for (size_t i = 0; i < asked.node.size(); ++i) {
-    const auto row = expected.recent(asked.node[i], asked.t[i], asked.before[i], asked.k);
-    CHECK(asked.count[i] == static_cast<int32_t>(row.size()));
-    for (size_t j = 0; j < static_cast<size_t>(asked.k); ++j) {
-      const size_t slot = i * static_cast<size_t>(asked.k) + j;
-      const Expected::Item item = j < row.size() ? row[j] : Expected::Item{0, kNoEvent, kNoNode};
-      CHECK(asked.out_node[slot] == item.nbr && asked.out_t[slot] == item.t &&
-            asked.out_eid[slot] == item.eid);
-    }
-  }
-}
-
 StoreMemory with_budget(int64_t bytes) {
   StoreMemory memory;
   memory.device_budget = bytes;
   return memory;
-}
-
-TEST(positions_past_32_bits_start_a_block_with_its_own_base) {
-  const Columns columns = made_events(60, 3, 2);
-  BlockStore store(Direction::kUndirected);
-  std::vector<eid_t> eids;
-  for (int64_t at = 0; at < 60; at += 20) {
-    const eid_t first = at * (eid_t{1} << 28);  // 0, 5e9, 1e10
-    store.insert(columns.slice(at, at + 20), first);
-    for (int64_t i = 0; i < 20; ++i) eids.push_back(first + i);
-  }
-  const Expected expected(columns, Direction::kUndirected, eids);
-  Asked asked(300, 25);
-  ask_at_random(asked, 3, columns.t.back(), eids.back(), 4);
-  sample_neighbors(store, asked.queries(), {}, asked.rows());
-  check_recent(expected, asked);
 }
 
 /// A node with more than 2^31 entries, all of whose blocks share the same memory.

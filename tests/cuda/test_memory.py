@@ -163,11 +163,10 @@ def test_wrong_tensors_are_refused_before_their_address_is_taken(name):
 @pytest.mark.parametrize("name", ["rows", "clock", "link", "origin", "head", "counts"])
 def test_version_ring_that_is_too_small_is_refused(name):
     placed, nodes = KernelMemory((4, 4), 3, 0), torch.arange(3)
-    ring = placed.buffers.ring
-    wrong = nodes if name == "counts" else getattr(ring, name)[:0]
-    buffers = placed.buffers._replace(ring=ring._replace(**{name: wrong}))
+    ring = placed.memory.history
+    setattr(ring, name, nodes if name == "counts" else getattr(ring, name)[:0])
     with pytest.raises(ValueError, match=r"a ring of 6 versions of \d+ nodes must|counts must be"):
-        read_versions(placed.kernels, buffers, nodes, nodes)
+        read_versions(placed.kernels, placed.buffers, nodes, nodes)
     with pytest.raises(ValueError, match="rows must be given if, and only if"):
         read_versions(placed.kernels, placed.buffers, nodes, nodes, torch.zeros(3, 8))
 

@@ -8,7 +8,6 @@ import hashlib
 import io
 import json
 import os
-import re
 import struct
 import sys
 from pathlib import Path
@@ -18,7 +17,7 @@ from elftools.elf.elffile import ELFFile
 
 from helpers.emulator import CSRC, KERNELS
 from tgflow.cuda import sources
-from tgflow.cuda.sources import KERNEL
+from tgflow.cuda.sources import kernels_in
 
 ROOT = Path(__file__).parents[2]
 
@@ -135,7 +134,7 @@ def test_kernels_compile_at_run_time(source, arch):
         compiled.parent.mkdir(parents=True, exist_ok=True)
         compiled.write_text(json.dumps(kernel_costs(cubin)))
     costs = json.loads(compiled.read_text())
-    assert set(costs) == set(re.findall(KERNEL, source.read_text()))
+    assert set(costs) == set(kernels_in(source.read_text()))
     for name, (registers, stack) in costs.items():
         assert registers <= MORE_REGISTERS.get(name, MOST_REGISTERS), (name, registers)
         assert stack <= MOST_STACK.get(name, 0), (name, stack)

@@ -16,6 +16,7 @@ from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter, lis
 from tgflow.graph import EventLog
 from tgflow.graph.events import COLUMNS
 from tgflow.graph.host import HostGraph
+from tgflow.graph.sampling import recent_neighbors
 from tgflow.run.machine import anonymous_bytes
 from tgflow.train import trainer_state as state
 from tgflow.train.trainer_state import graph_of, save_graph
@@ -47,6 +48,22 @@ def test_log_returns_appended_events(events, cut, names):
     assert log.t_last == (int(events.t[-1]) if len(events) else None)
     ends = events.src.tolist() + events.dst.tolist()
     assert log.num_nodes == max(ends, default=-1) + 1
+
+
+def test_positions_may_need_more_than_32_bits():
+    src, dst = torch.randint(3, (2, 60)).unbind()
+    first, nodes = 2**32 - 30, torch.arange(3)
+    graphs = TemporalGraph(), TemporalGraph(first=first)
+    for graph in graphs:
+        for part in torch.arange(60).split(20):
+            graph.append(EventBatch(src, dst, torch.arange(60) // 3)[part])
+    for end in (10, 40, 60):
+        low, high = (
+            recent_neighbors(graph, nodes, torch.full((3,), 15), 25, start + end, since=start)
+            for graph, start in zip(graphs, (0, first), strict=True)
+        )
+        assert torch.equal(low.nodes, high.nodes)
+        assert torch.equal(torch.where(low.mask, low.eid + first, -1), high.eid)
 
 
 def test_read_result_outlives_its_graph_and_later_appends():

@@ -36,6 +36,7 @@ BACKEND = ("scikit_build_core", "pybind11")
 ON_GPU = re.compile(r"needs_cuda|for_each_(device|gpu|kind|place)|mark\.gpu")
 """Pattern of test files with GPU tests."""
 KERNEL = re.compile(r"__global__ void\s+(?:__launch_bounds__\(\w+\)\s+)?(\w+)\(")
+KERNELS = re.compile(r"^KERNELS_BY_\w+\(\d+, (\w+),", re.MULTILINE)
 BENCHES = (("sample", "--entries 1e7,5e7", 120), ("store", "--entries 1e7", 60), ("table", "", 180))
 """Names, options and seconds."""
 FIRST, TRAININGS = (("first", "", 240),), (("train", "", 420),)
@@ -172,7 +173,11 @@ def kernel_names(base: str | None = None) -> list[str]:
         # any file may include a header; without git all may have changed
         if found.returncode == 0 and not any(name.endswith(".hpp") for name in changed):
             files = [file for file in files if f"csrc/cuda/{file.name}" in changed]
-    return [name for file in files for name in KERNEL.findall(file.read_text())]
+    texts = [file.read_text() for file in files]
+    several = [
+        f"{name}_by_{n}" for text in texts for name in KERNELS.findall(text) for n in (16, 4, 1)
+    ]
+    return [name for text in texts for name in KERNEL.findall(text)] + several
 
 
 def measured(benches: Sequence[tuple[str, str, int]], data: Path | None = None) -> Iterator[Step]:

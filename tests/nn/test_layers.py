@@ -446,6 +446,22 @@ def drawn_by_core(key: torch.Tensor, rate: float, *shape: int) -> torch.Tensor:
     return out
 
 
+@pytest.mark.parametrize(
+    ("key", "counter", "words"),
+    [
+        (0, (0,) * 4, (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+        (2**64 - 1, (2**32 - 1,) * 4, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+        (
+            0x299F31D0_A4093822,
+            (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+            (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+        ),
+    ],
+)
+def test_philox_gives_the_known_answers_of_random123(key, counter, words):
+    assert philox(key, counter) == words
+
+
 def test_dropout_draws_are_keyed_by_row_and_position():
     factors = drawn_by_core(KEY, 0.25, 3, 11)
     for row in range(3):

@@ -29,3 +29,8 @@ derive_key: Callable[..., int] = _native.derive_key
 
 Order and number of words matter. Splitmix64 steps over the words, taken modulo 2^64.
 """
+
+
+def as_int64(bits: int) -> int:
+    """Return the signed number with the same 64 bits."""
+    return bits - (1 << 64) if bits >> 63 else bits

@@ -115,13 +115,10 @@ class Checkpoint:
     def put_sealed(
         self, name: str, make: Callable[[], Tensors], *, turn: int = 0, volatile: bool = False
     ) -> None:
-        """Add a section whose content under this name never changes in a run.
+        """Add a section, as `put`, whose content under this name never changes in a run.
 
-        Args:
-            name: As `put`.
-            make: Returns the tensors; called only when they must be written, on any thread.
-            turn: Its index among sections of its kind, which ranks save in turn.
-            volatile: As `put`.
+        `make` returns the tensors; it is called only when they must be written, on any thread.
+        `turn` is its index among sections of its kind, which ranks save in turn.
         """
         if self._is_own(name, turn % self.shard.world, volatile=volatile):
             self.sealed[self.prefix + name] = make

@@ -143,10 +143,8 @@ def _shape(value: Any) -> Any:
 class ModelState(Component):
     """Stream state of a model; empty for a stateless model.
 
-    Args:
-        state: The state.
-        by_part: Save node state by id partition, in sections `memory-p00` to `memory-p63`, so that
-            several ranks can write it. Both forms can be loaded.
+    `by_part` saves node state by id partition, in sections `memory-p00` to `memory-p63`, so that
+    several ranks can write it. Both forms can be loaded.
     """
 
     name = "state"
@@ -335,17 +333,10 @@ def map_pieces(
 ) -> None:
     """Hold the entries that the checkpoint `path` has in full chunks in its files, not in memory.
 
-    One thread at a time. The files may be deleted afterwards.
-
-    Args:
-        path: Directory of the checkpoint.
-        name: Section name, as in `put_pieces`.
-        size: Entries per chunk.
-        stop: Number of entries.
-        files: Device and inode of the file of each chunk that is mapped, by its first entry.
-        map_file: Maps entries `[start, stop)` from an open file with tensors at these bytes;
-            returns whether it did.
-        since: First entry to look at, a multiple of `size`.
+    The chunks are those of `put_pieces`, of `size` entries, from `since`, a multiple of it, to
+    `stop`. `files` has device and inode of the file of each chunk that is mapped, by its first
+    entry. `map_file` maps entries `[start, stop)` from an open file with tensors at these bytes,
+    and returns whether it did. One thread at a time. The files may be deleted afterwards.
     """
     for start in range(since, stop - size + 1, size):
         section = piece_section(name, size, start)

@@ -281,14 +281,10 @@ class CheckpointWriter:
         return self._thread is not None and self._thread.is_alive()
 
     def submit(self, step: int, checkpoint: Checkpoint) -> bool:
-        """Start a save and return at once; return False, without effect, while one is in progress.
+        """Start a save as `CheckpointStore.save`, and return at once; False, if one is in progress.
 
-        Args:
-            step: As in `CheckpointStore.save`.
-            checkpoint: Its tensors must not change afterwards.
-
-        Raises:
-            OSError: The error of the last save, if the last `max_failures` have failed.
+        The checkpoint's tensors must not change afterwards. Raises the error of the last save, if
+        the last `max_failures` have failed.
         """
         if self.busy:
             return False

@@ -14,21 +14,11 @@ from tgflow.checkpoint.names import UntrustedCheckpoint
 
 
 def read_as(kind: Any, value: Any, key: str) -> Any:
-    """Convert a JSON value to `kind`, fully validated.
+    """Convert a JSON value of a manifest to `kind`, or raise UntrustedCheckpoint with its `key`.
 
-    Args:
-        kind: Any, bool, int, float, str, None, Literal, list, tuple, dict with str keys, a union of
-            these, or a dataclass of such fields, all of which are required. Integers have 64 bits,
-            and floats are finite.
-        value: Value from a manifest.
-        key: Its path, for messages.
-
-    Raises:
-        UntrustedCheckpoint: If the type differs; the message names the key.
-
-    Example:
-        >>> read_as(dict[str, list[int]], {"a": [1]}, "meta.a")
-        {'a': [1]}
+    A kind is Any, bool, int, float, str, None, Literal, list, tuple, dict with str keys, a union of
+    these, or a dataclass of such fields, all of which are required. Integers have 64 bits, and
+    floats are finite.
     """
     if kind is Any:
         return value

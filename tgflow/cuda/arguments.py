@@ -1,4 +1,8 @@
-"""Validates tensors before their addresses are taken, as the core's bindings do."""
+"""Validates tensors before their addresses are taken, as the core's bindings do.
+
+Functions that launch kernels take contiguous tensors, of the type and shape for which they ask
+`Arguments`, raise its errors, and do not synchronize.
+"""
 
 from __future__ import annotations
 
@@ -10,43 +14,28 @@ Dim = int | str
 
 
 class Arguments:
-    """The tensors of one call, all on one device.
-
-    Args:
-        device: Required device of the tensors.
-    """
+    """The tensors of one call, all on one device."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
     @classmethod
     def beside(cls, name: str, tensor: Tensor) -> Arguments:
-        """Return the arguments of a call on the device of argument `name`.
-
-        Raises:
-            TypeError: If it is not a tensor.
-        """
+        """Return the arguments of a call on the device of argument `name`."""
         _check_type(name, tensor)
         return cls(tensor.device)
 
     def address(self, name: str, tensor: Tensor, dtype: torch.dtype, *shape: Dim) -> int:
         """Return the address of a contiguous tensor of this type and shape, on the device.
 
-        Raises:
-            TypeError: If it is not a tensor.
-            ValueError: If it does not match; the message has the expected and the actual value.
+        Raises TypeError if it is none, ValueError with the expected and the actual type otherwise.
         """
         if self._fits(name, tensor, dtype, shape) and tensor.is_contiguous():
             return tensor.data_ptr()
         raise self._error(name, tensor, dtype, shape)
 
     def rows(self, name: str, tensor: Tensor, dtype: torch.dtype, *shape: Dim) -> tuple[int, int]:
-        """Return address and stride, in elements, of a matrix whose rows are contiguous each.
-
-        Raises:
-            TypeError: If it is not a tensor.
-            ValueError: If it does not match.
-        """
+        """Return address and stride, in elements, of a matrix whose rows are contiguous each."""
         if self._fits(name, tensor, dtype, shape) and (
             tensor.stride(1) == 1 or tensor.numel() == 0
         ):

@@ -72,17 +72,8 @@ def attend(
 ) -> None:
     """Fill weights, weighted inputs and their sums; same results as the native core.
 
-    A slot whose row is out of range makes its target's results NaN.
-
-    Args:
-        kernels: Kernels of the device; does not synchronize.
-        weight: `[H, N, k]`: the softmax, 0 in empty slots.
-        inputs: `[H, N, D]`: sums of weight * keep * input.
-        total: `[H, N]`: sums of weight * keep.
-        given: Inputs.
-
-    Raises:
-        ValueError: If a tensor has another dtype, shape or device, or widths do not add up.
+    `weight` is the softmax, 0 in empty slots, `inputs` the sums of weight * keep * input and
+    `total` those of weight * keep. A slot whose row is out of range makes its target's results NaN.
     """
     device = Arguments.beside("mask", given["mask"])
     a = _checked(device, given)
@@ -109,18 +100,7 @@ def attend_backward(
 ) -> None:
     """Fill the gradients of query and below, as the native core does; bitwise deterministic.
 
-    Args:
-        kernels: Kernels of the device; does not synchronize.
-        weight: As `attend` left it.
-        grad_inputs: `[H, N, D]`.
-        grad_total: `[H, N]`.
-        grad_query: Like `query`.
-        grad_below: Like `below`; None if there is none.
-        lists: Slots of `neighbor` by row of `below`, where `mask` is True; None: made here.
-        given: Inputs of `attend`.
-
-    Raises:
-        ValueError: If a tensor has another dtype, shape or device, or widths do not add up.
+    `lists` are the slots of `neighbor` by row of `below`, where `mask` is True; None: made here.
     """
     device = Arguments.beside("mask", given["mask"])
     a = _checked(device, given)

@@ -63,11 +63,7 @@ class StreamEvent(Protocol):
 
 
 class Device:
-    """One CUDA device, and the host memory that it reads in place.
-
-    Raises:
-        CudaError: If it cannot be used; the message contains the cause.
-    """
+    """One CUDA device, and the host memory that it reads in place; CudaError without it."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = require_device(device)
@@ -78,11 +74,7 @@ class Device:
         self._opening = threading.Lock()
 
     def allocate(self, num_bytes: int) -> Tensor:
-        """Return `num_bytes` of device memory, uint8, contents undefined.
-
-        Raises:
-            MemoryError: If it is exhausted; the message has the bytes requested and free.
-        """
+        """Return `num_bytes` of device memory, uint8, contents undefined, or MemoryError."""
         try:
             return torch.empty(num_bytes, dtype=torch.uint8, device=self.device)
         except torch.OutOfMemoryError as error:
@@ -166,12 +158,7 @@ class Device:
         return torch.cuda.stream(stream)
 
     def copy_from_host(self, pinned: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return a copy of pinned memory (uint8 `[N]`) on the device; does not synchronize.
-
-        Args:
-            pinned: Read later by the current stream: see `PinnedPool`.
-            out: Destination; by default newly allocated.
-        """
+        """Return a copy of pinned memory, uint8 `[N]`, which the current stream reads later."""
         if out is None:
             return pinned.to(self.device, non_blocking=True)
         return out.copy_(pinned, non_blocking=True)
@@ -188,12 +175,9 @@ class Device:
 
         Waits for another capture at most. Other threads may launch, allocate and copy concurrently.
         All captures are on one stream, as cuBLAS keeps tens of MiB of workspace for each stream.
-
-        Args:
-            work: Returns the tensors that it makes. Inputs and outputs must keep their addresses;
-                run it before, so that all its kernels are compiled.
-            pool: From `open_pool`. Its graphs must never run concurrently, and a replay overwrites
-                outputs of graphs captured later from it. None: memory of its own.
+        `work` returns the tensors that it makes. Its inputs and outputs must keep their addresses;
+        run it before, so that all its kernels are compiled. Graphs of a `pool` must never run
+        concurrently, and a replay overwrites outputs of graphs captured later from it.
         """
         graph, handle = torch.cuda.CUDAGraph(), cast(Any, pool)
         with exclusively(), torch.cuda.device(self.device), self.on(self.stream("capture")):
@@ -264,11 +248,7 @@ def _finalize() -> None:
 
 
 def device_of(device: torch.device) -> Device:
-    """Return the device of tensors on `device`, opened once.
-
-    Raises:
-        CudaError: If it cannot be used; the message contains the cause.
-    """
+    """Return the device of tensors on `device`, opened once; CudaError if it cannot be used."""
     if device not in _devices and device.type == "cuda" and device.index is None:
         device = require_device(device)  # "cuda" and its index are one device
     if device not in _devices:

@@ -26,14 +26,7 @@ class KeepFactors(ctypes.Structure):
 def keep_factors(kernels: Kernels, *, key: Tensor, rate: float, out: Tensor) -> None:
     """Fill `out` with 0 with probability `rate` and 1 / (1 - rate) elsewhere, as on the CPU.
 
-    Args:
-        kernels: Kernels of the device; does not synchronize.
-        key: int64 `[1]`, read when the kernel runs.
-        rate: At least 0 and less than 1.
-        out: float32 `[R, S]`.
-
-    Raises:
-        ValueError: If a tensor has another dtype, shape or device, or the rate is out of range.
+    The kernel reads the key when it runs.
     """
     if not 0 <= rate < 1:
         raise ValueError(f"rate must be at least 0 and less than 1, got {rate}")

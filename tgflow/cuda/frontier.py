@@ -52,7 +52,7 @@ class QueryRows(NamedTuple):
 
 
 def unique_queries(gpu: Device, queries: QueryRows) -> tuple[QueryRows, Tensor]:
-    """Return the distinct queries, and each query's row, int64 `[N]`. Does not synchronize."""
+    """Return the distinct queries, and each query's row, int64 `[N]`."""
     size = len(queries.nodes)
     items = _targets(gpu, queries, by_time=True, by_position=True)
     rows, row = _made_distinct(gpu, items, size, _with_position(queries, True))
@@ -69,20 +69,12 @@ def expand_frontier(
     by_time: bool,
     by_position: bool,
 ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], QueryRows]:
-    """Return the columns of a block, and the frontier below. Does not synchronize.
+    """Return the columns of a block, and the frontier below.
 
-    Args:
-        gpu: Device of all tensors.
-        targets: Queries whose neighbors were sampled.
-        nodes: Their neighbors, contiguous int64 `[N, k]`, `NO_NODE` in missing slots.
-        t: Times of the neighbors' events in ticks, contiguous int64 `[N, k]`.
-        seconds_per_tick: Length of a tick.
-        by_time: Whether rows of the frontier below that differ only in time stay separate; else
-            its times are zeros.
-        by_position: Likewise for rows that differ only in position; else it has no positions.
-
-    Returns:
-        `target` `[N]`, `neighbor`, `mask` and `dt` `[N, k]` of a block; and `N * (k + 1)` rows.
+    Takes queries with their sampled neighbors' nodes and event times, `[N, k]`. Rows of the
+    frontier that differ only in time stay separate where `by_time`, otherwise its times are zeros;
+    likewise positions, which it then lacks. Returns `target` `[N]`, `neighbor`, `mask` and `dt`
+    `[N, k]` of the block; and `N * (k + 1)` rows.
     """
     num, k = len(targets.nodes), nodes.shape[1]
     items = _targets(gpu, targets, by_time=by_time, by_position=by_position)
@@ -99,15 +91,9 @@ def expand_frontier(
 
 
 def unique_events(gpu: Device, eids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return -1 and the distinct events, and each event's row. Does not synchronize.
+    """Return -1 and the distinct events, each event's row, and the number of rows in use.
 
-    Args:
-        gpu: Device of all tensors.
-        eids: Contiguous int64 `[N]`; -1 for no event.
-
-    Returns:
-        int64 `[N + 1]`, -1 beyond the rows in use; int64 `[N]`, 0 for no event; and the number of
-        rows in use, int64 `[]`.
+    Rows are int64 `[N + 1]`, -1 beyond those in use; -1 stands for no event, whose row is 0.
     """
     size = len(eids)
     address = Arguments(gpu.device).address("eids", eids, torch.int64, size)

@@ -33,17 +33,8 @@ def gru_forward(
 ) -> None:
     """Activate `gates`, and fill `out` with the next memory, as the native core does.
 
-    Args:
-        kernels: Kernels of the device; does not synchronize.
-        memory: float32 `[R, dim]`, rows may be strided.
-        own: float32 `[R, dim]`.
-        flag: int64 `[R, 1]`, rows may be strided: 0 for rows that keep their memory; None: no row.
-        gates: [reset | keep | new] before their activations, and after them on return, float32
-            `[R, 3 * dim]`.
-        out: float32 `[R, dim]`.
-
-    Raises:
-        ValueError: If a tensor has another dtype, shape or device.
+    `gates` are [reset | keep | new], `[R, 3 * dim]`. Rows whose `flag` is 0 keep their memory;
+    None: no row does. Rows of memory and flag may be strided.
     """
     _launch(kernels, "gru_forward", memory, own, flag, gates=gates, out=out)
 
@@ -58,20 +49,7 @@ def gru_backward(
     grad_gates: Tensor,
     grad_own: Tensor,
 ) -> None:
-    """Fill the gradients of the gates before activation, and of `own`.
-
-    Args:
-        kernels: Kernels of the device; does not synchronize.
-        memory: As for `gru_forward`.
-        own: Likewise.
-        gates: Gates after `gru_forward`.
-        grad_out: float32 `[R, dim]`.
-        grad_gates: float32 `[R, 3 * dim]`.
-        grad_own: float32 `[R, dim]`.
-
-    Raises:
-        ValueError: If a tensor has another dtype, shape or device.
-    """
+    """Fill the gradients of the gates before activation, and of `own`; `gates` are activated."""
     pointers = {"grad_out": grad_out, "grad_gates": grad_gates, "grad_own": grad_own}
     _launch(kernels, "gru_backward", memory, own, None, gates=gates, **pointers)
 

@@ -38,9 +38,6 @@ def library() -> Any:
     """Return the driver library, loaded once.
 
     Calls into it release the GIL: a launch waits when too many are queued.
-
-    Raises:
-        CudaError: If it cannot be loaded.
     """
     try:
         loaded = ctypes.CDLL(_NAME)
@@ -75,11 +72,7 @@ Argument: TypeAlias = "ctypes.Structure | ctypes._SimpleCData[Any]"
 
 
 class Kernels:
-    """The kernels of one CUDA device.
-
-    Raises:
-        CudaError: If a requirement is missing; the message contains what to install.
-    """
+    """The kernels of one CUDA device; CudaError, with what to install, without a requirement."""
 
     def __init__(self, device: torch.device) -> None:
         self._cupy = require_cupy(device)
@@ -96,10 +89,8 @@ class Kernels:
         """Queue kernel `name` on torch's current stream of the device; does not synchronize.
 
         The first launch of a kernel compiles its source file, or loads it from CuPy's disk cache:
-        all kernels of that file are ready then, so none is loaded during a capture.
-
-        Raises:
-            CudaError: If it cannot be compiled or launched, or an earlier kernel has failed.
+        all kernels of that file are ready then, so none is loaded during a capture. A CudaError may
+        be of an earlier kernel.
         """
         function = self._functions.get(name) or self._compiled(name)
         addresses = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
@@ -133,9 +124,6 @@ class Kernels:
         """Compile or load all sources in parallel; return the seconds of each by its name.
 
         Nothing is compiled after that. Call it before a capture or a measurement.
-
-        Raises:
-            CudaError: As `launch`.
         """
         paths = sorted(set(sources.kernels().values()))
         with ThreadPoolExecutor(min(len(paths), os.cpu_count() or 1)) as pool:

@@ -32,16 +32,7 @@ class _CheckedValues(ctypes.Structure):
 def link_bce(kernels: Kernels, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return half the mean of softplus(-positive) and softplus(negative) each, and its gradients.
 
-    Args:
-        kernels: Kernels of the device; does not synchronize.
-        positive: Logits, contiguous float32 `[B]`.
-        negative: Contiguous float32 `[B, m]`.
-
-    Returns:
-        The loss, float32 `[]`, NaN without positives or negatives; gradients like the logits.
-
-    Raises:
-        ValueError: If a tensor has another dtype, shape or device.
+    The loss is NaN without positives or negatives.
     """
     given = Arguments.beside("positive", positive)
     loss = positive.new_empty(())
@@ -60,16 +51,7 @@ def link_bce(kernels: Kernels, positive: Tensor, negative: Tensor) -> tuple[Tens
 
 
 def check_finite(kernels: Kernels, values: Sequence[Tensor], is_lost: Tensor) -> None:
-    """Set `is_lost` if one of the values is not finite.
-
-    Args:
-        kernels: Kernels of the device; does not synchronize.
-        values: At most 4 contiguous tensors of float32.
-        is_lost: bool `[]`.
-
-    Raises:
-        ValueError: If a tensor has another dtype, shape or device.
-    """
+    """Set `is_lost` if one of the values, of at most 4 tensors, is not finite."""
     given = Arguments.beside("is_lost", is_lost)
     flat = [x.view(-1) for x in values]
     addresses = [given.address("values", x, torch.float32, "N") for x in flat]

@@ -31,17 +31,8 @@ class _Columns(ctypes.Structure):
 class LastMessages:
     """The last message to each node, for each message of B events, sorted by receiver.
 
-    Message 2i goes to event i's source, 2i + 1 to its destination. Does not
-    synchronize; one launch for up to `FEW_MESSAGES`, torch sorts larger batches first.
-
-    Args:
-        kernels: Kernels of the device.
-        src: Sources, int64 `[B]`, below 2^31.
-        dst: Destinations, likewise.
-        t: Times in ticks, int64 `[B]`.
-
-    Raises:
-        ValueError: If a tensor has another dtype, shape or device.
+    Message 2i goes to event i's source, 2i + 1 to its destination; nodes are below 2^31. One launch
+    for up to `FEW_MESSAGES`, torch sorts larger batches first.
     """
 
     node: Tensor
@@ -78,14 +69,7 @@ class LastMessages:
             kernels.launch("mail_few", 1, threads, self._columns)
 
     def mean(self, messages: Tensor) -> Tensor:
-        """Return the mean of all messages to each message's receiver, summed in their order.
-
-        Args:
-            messages: float32 `[2B, D]`.
-
-        Raises:
-            ValueError: If it has another dtype, shape or device.
-        """
+        """Return the mean of all messages to each message's receiver, summed in their order."""
         size = self._columns.size
         given = Arguments.beside("node", self.node)
         address = given.address("messages", messages, torch.float32, size, "D")
@@ -121,21 +105,9 @@ def new_mail(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the messages of B events to their ends, as `tgflow.nn.mail.mail_messages` does.
 
-    Args:
-        kernels: Kernels of the device; does not synchronize.
-        src_row: Rows of the sources, int64 `[B]`, elements may be strided.
-        dst_row: Rows of the destinations, likewise.
-        target: The input row of each row, int64 `[N]`; None: rows are input rows.
-        t: Ticks, int64 `[B]`.
-        memory: float32 `[U, dim]`, by input row.
-        clock: int64 `[U, 4]`, by input row.
-        x: Features, float32 `[B, x_dim]`; None without.
-
-    Returns:
-        Memory of the receivers `[2B, dim]`, last updates `[2B]`, and mail `[2B, dim + x_dim]`.
-
-    Raises:
-        ValueError: If a tensor has another dtype, shape or device.
+    `src_row` and `dst_row`, whose elements may be strided, are rows; `target` has each row's input
+    row, None where rows are input rows; memory and clock are by input row. Returns the receivers'
+    memory `[2B, dim]`, last updates `[2B]`, and mail `[2B, dim + x_dim]`.
     """
     given, size, dim = Arguments.beside("memory", memory), len(src_row), memory.shape[1]
     rows, stride = zip(
@@ -171,17 +143,7 @@ def new_mail(
 
 
 def mail_age(kernels: Kernels, clock: Tensor, seconds_per_tick: float, frequency: Tensor) -> Tensor:
-    """Return cos(frequency * seconds from a row's last update to its mail), float32 `[U, T]`.
-
-    Args:
-        kernels: Kernels of the device; does not synchronize.
-        clock: int64 `[U, 4]`.
-        seconds_per_tick: Length of a tick.
-        frequency: float32 `[T]`.
-
-    Raises:
-        ValueError: If a tensor has another dtype, shape or device.
-    """
+    """Return cos(frequency * seconds from a row's last update to its mail), float32 `[U, T]`."""
     given = Arguments.beside("clock", clock)
     at_clock = given.address("clock", clock, torch.int64, "U", 4)
     at_frequency = given.address("frequency", frequency, torch.float32, "T")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -30,43 +30,32 @@ class MemoryBuffers(NamedTuple):
     """int64 `[]`: set to the largest node plus one."""
     rows: Tensor | None
     """float32, at least `[N, D]`, by node; None: stored in a table elsewhere."""
-    ring: RingBuffers | None
-    """Buffers of overwritten rows; None: they are not kept."""
+    ring: VersionsKept | None
+    """Overwritten rows; None: they are not kept."""
 
 
-class RingBuffers(NamedTuple):
-    """The tensors of a `tgflow.nn.history.VersionHistory`."""
+class VersionsKept(Protocol):
+    """What kernels need of a `tgflow.nn.history.VersionHistory`."""
 
     rows: Tensor
-    """float32, at least `[capacity, D]`."""
     clock: Tensor
-    """int64, at least `[capacity, 4]`."""
     link: Tensor
-    """int64, at least `[capacity, 3]`."""
     origin: Tensor
-    """int64, at least `[capacity, 2]`."""
     head: Tensor
     """int64, at least `[N]`: the number of each node's latest version, or -1."""
     counts: Tensor
-    """int64 `[2]`: number of the next version, and log position of the last write."""
     capacity: int
     num_events: int
-    """Window in events, back to a write's first one, in which overwritten rows are read."""
 
 
 class Versions(NamedTuple):
-    """New rows of nodes."""
+    """New rows of nodes, as `tgflow.nn.NodeMemory.write` takes them; matrices may be strided."""
 
     memory: Tensor
-    """float32 `[R, dim]`, rows may be strided: the first columns."""
     last_update: Tensor
-    """int64 `[R]`."""
     mail: Tensor
-    """float32 `[R, D - dim]`, rows may be strided: the other columns."""
     mail_t: Tensor
-    """int64 `[R]`."""
     position: Tensor
-    """int64 `[1]`."""
     row: Tensor | None = None
     """int64 `[R]`: row of `memory`, `last_update` and `mail` of each version; None: in order."""
 
@@ -112,20 +101,8 @@ def read_versions(
 ) -> tuple[Tensor, Tensor]:
     """Return each node's latest version at or before a position, zeros if none is kept.
 
-    The row of a node outside the memory is NaN. Does not synchronize.
-
-    Args:
-        kernels: Kernels of the device.
-        buffers: Buffers, all on one device.
-        nodes: int64 `[Q]`.
-        position: int64 `[Q]`.
-        rows: float32 `[Q, D]`: the current rows, if stored elsewhere. Overwritten.
-
-    Returns:
-        Rows, float32 `[Q, D]`, and clocks, int64 `[Q, 4]`.
-
-    Raises:
-        ValueError: If a tensor has another dtype, shape or device.
+    The row of a node outside the memory is NaN. `rows`, overwritten, are the current ones of a
+    memory that stores them elsewhere. Returns rows, float32 `[Q, D]`, and clocks, int64 `[Q, 4]`.
     """
     size = len(nodes)
     given = Arguments.beside("nodes", nodes)
@@ -159,20 +136,8 @@ def write_versions(
 
     Kept versions are numbered in the order of `nodes`, the last ones if there are more than the
     ring holds; versions that can never be read again are not kept. A ring also counts writes
-    without nodes. Does not synchronize.
-
-    Args:
-        kernels: Kernels of the device.
-        buffers: Buffers, all on one device.
-        nodes: int64 `[R]`, distinct among those that count; a node outside the memory is
-            skipped.
-        versions: New versions of the nodes.
-        rows: float32 `[R, D]`: the current rows, if stored elsewhere. Overwritten.
-        is_last: bool `[R]`: which rows count; None: all.
-        is_lost: bool `[]`: whether to write nothing; None: write.
-
-    Raises:
-        ValueError: If a tensor has another dtype, shape or device.
+    without nodes. Nodes are distinct among those that count, as `is_last` says; one outside the
+    memory is skipped. Where `is_lost`, nothing is written. `rows`: as in `read_versions`.
     """
     size = len(nodes)
     given = Arguments.beside("nodes", nodes)
@@ -214,25 +179,25 @@ def _columns(given: Arguments, buffers: MemoryBuffers, rows: Tensor | None, size
 
 
 def _ring(given: Arguments, buffers: MemoryBuffers) -> _Ring:
-    if buffers.ring is None:
+    if (ring := buffers.ring) is None:
         return _Ring()
-    width = (buffers.rows if buffers.rows is not None else buffers.ring.rows).shape[1]
-    rows, clock, link, origin, head, counts, capacity, num_events = buffers.ring
+    width = (buffers.rows if buffers.rows is not None else ring.rows).shape[1]
     made = _Ring(
-        given.address("the ring's rows", rows, torch.float32, "S", width),
-        given.address("the ring's clock", clock, torch.int64, "S", _CLOCK_WIDTH),
-        given.address("the ring's link", link, torch.int64, "S", _LINK_WIDTH),
-        given.address("the ring's origin", origin, torch.int64, "S", _ORIGIN_WIDTH),
-        given.address("head", head, torch.int64, "N"),
-        given.address("counts", counts, torch.int64, 2),
-        capacity,
-        num_events,
+        given.address("the ring's rows", ring.rows, torch.float32, "S", width),
+        given.address("the ring's clock", ring.clock, torch.int64, "S", _CLOCK_WIDTH),
+        given.address("the ring's link", ring.link, torch.int64, "S", _LINK_WIDTH),
+        given.address("the ring's origin", ring.origin, torch.int64, "S", _ORIGIN_WIDTH),
+        given.address("head", ring.head, torch.int64, "N"),
+        given.address("counts", ring.counts, torch.int64, 2),
+        ring.capacity,
+        ring.num_events,
     )
-    room = [len(column) for column in (rows, clock, link, origin)]
-    if min(room) < capacity or len(head) < len(buffers.clock):
+    room = [len(column) for column in (ring.rows, ring.clock, ring.link, ring.origin)]
+    if min(room) < ring.capacity or len(ring.head) < len(buffers.clock):
         raise ValueError(
-            f"a ring of {capacity} versions of {len(buffers.clock)} nodes must have as many rows, "
-            f"clocks, links, origins and heads, got {', '.join(map(str, room))} and {len(head)}"
+            f"a ring of {ring.capacity} versions of {len(buffers.clock)} nodes must have as many "
+            "rows, clocks, links, origins and heads, got "
+            f"{', '.join(map(str, room))} and {len(ring.head)}"
         )
     return made
 

@@ -25,9 +25,6 @@ class PinnedPool:
     """A pool of pinned buffers for copies to a GPU.
 
     Never waits: if all buffers are in use it allocates another. Thread-safe.
-
-    Args:
-        gpu: Device whose streams copy.
     """
 
     def __init__(self, gpu: Device) -> None:
@@ -40,9 +37,6 @@ class PinnedPool:
         """Lend pinned memory, uint8 `[num_bytes]`, whose contents are undefined.
 
         Fill it, and queue its copy on the current stream, before leaving the context.
-
-        Raises:
-            MemoryError: If the host has no memory left.
         """
         room = self._take(num_bytes)
         yield room[:num_bytes]  # after an error its readers are unknown: discard it

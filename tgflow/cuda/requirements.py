@@ -20,12 +20,7 @@ class CudaError(RuntimeError):
 
 
 def require_device(device: torch.device) -> torch.device:
-    """Return `device` with its index, or raise if torch cannot use it.
-
-    Raises:
-        CudaError: If this is macOS, torch was built without CUDA, or finds no driver or no such
-            device.
-    """
+    """Return `device` with its index, or raise CudaError if torch cannot use it."""
     if sys.platform == "darwin":
         raise CudaError('CUDA needs Linux, and this is macOS; use device="cpu"')
     if torch.version.cuda is None:
@@ -58,11 +53,7 @@ def driver_version() -> str:
 
 
 def require_cupy(device: torch.device) -> Any:
-    """Return CuPy, or raise if it does not match torch's CUDA and the driver.
-
-    Raises:
-        CudaError: If CuPy is missing, cannot be loaded, or is for another version of CUDA.
-    """
+    """Return CuPy, or raise CudaError if it does not match torch's CUDA and the driver."""
     require_device(device)
     try:
         cupy = importlib.import_module("cupy")

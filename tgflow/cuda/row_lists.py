@@ -54,15 +54,9 @@ class _PickedRows(ctypes.Structure):
 
 
 def row_lists(row: Tensor, num_rows: int, mask: Tensor | None = None) -> RowLists:
-    """Return the slots that read each of `num_rows` rows.
+    """Return the slots that read each of `num_rows` rows, fewer than 2^31, on any device.
 
-    On any device, in fixed shapes; does not synchronize.
-
-    Args:
-        row: Row of each slot, int64, of any shape; one outside of `[0, num_rows)` is in no
-            list.
-        num_rows: Number of rows, below 2^31.
-        mask: Whether a slot counts, bool, of `row`'s shape; None: all do.
+    A slot whose row is outside of them, or whose mask is False, is in no list. In fixed shapes.
     """
     key = row.flatten()
     if mask is not None:
@@ -73,17 +67,7 @@ def row_lists(row: Tensor, num_rows: int, mask: Tensor | None = None) -> RowList
 
 
 def sum_rows(kernels: Kernels, *, rows: Tensor, lists: RowLists, out: Tensor) -> None:
-    """Fill `out[r]` with the sum of `rows[s]` over the slots s of row r, in their order.
-
-    Args:
-        kernels: Kernels of the device; does not synchronize.
-        rows: float32 `[S, D]`.
-        lists: Lists of the S slots, from `row_lists`.
-        out: float32 `[num_rows, D]`.
-
-    Raises:
-        ValueError: If a tensor has another dtype, shape or device.
-    """
+    """Fill `out[r]` with the sum of `rows[s]` over the slots s of row r, in their order."""
     given = Arguments.beside("rows", rows)
     address = given.address("rows", rows, torch.float32, "S", "D")
     size, width = rows.shape

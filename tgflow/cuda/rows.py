@@ -25,27 +25,17 @@ _VIEW_BYTES = 16
 _NONE = -(2**63)
 
 
-class RowGather(ctypes.Structure):
-    """Arguments of a gather (cuda/table.cu)."""
+class RowCopy(ctypes.Structure):
+    """Arguments of a gather, or of a scatter (cuda/table.cu)."""
 
-    _fields_ = words("table row_bytes id num_ids out wrong lanes")
-
-
-class RowScatter(ctypes.Structure):
-    """Arguments of a scatter (cuda/table.cu)."""
-
-    _fields_ = words("table row_bytes id num_ids source wrong lanes")
+    _fields_ = words("table row_bytes id num_ids rows wrong lanes")
 
 
 class TableView:
     """A table for kernels: read on any stream, changed on one stream at a time.
 
-    The rows' address and number are in device memory (cuda/table_view.hpp), which launches
-    read: a captured launch sees the table as it is at replay.
-
-    Args:
-        gpu: Device whose kernels read it.
-        row_bytes: Bytes of a row, any number.
+    The rows' address and number are in device memory (cuda/table_view.hpp), which launches read: a
+    captured launch sees the table as it is at replay.
     """
 
     def __init__(self, gpu: Device, row_bytes: int) -> None:
@@ -81,35 +71,28 @@ class TableView:
         self.readers.published()
 
     def gather(self, ids: Tensor, out: Tensor, *, in_place: bool) -> None:
-        """Copy rows on the current stream; does not synchronize.
+        """Copy the rows of one or more ids to `out`, zeros for a negative id, on this stream.
 
-        Args:
-            ids: Contiguous int64 on the GPU, at least one; a negative one gives zeros.
-            out: Contiguous, as many rows, on the GPU.
-            in_place: Whether the rows are in host memory. A few thread blocks saturate the bus:
-                a grid of a quarter of the multiprocessors leaves the others to training.
+        `in_place` rows are in host memory. A few thread blocks saturate the bus: a grid of a
+        quarter of the multiprocessors leaves the others to training. Does not synchronize.
         """
         alignment = write_width(self._row_bytes | out.data_ptr())
         lanes = lanes_of(self._row_bytes, alignment)
         work = -(-ids.numel() * lanes // (_THREADS * _TOGETHER))
-        arguments = RowGather(*self._where(ids), out.data_ptr(), self._wrong.data_ptr(), lanes)
+        arguments = RowCopy(*self._where(ids), out.data_ptr(), self._wrong.data_ptr(), lanes)
         with self.readers.reading():
             self._launch(f"gather_by_{alignment}", work, in_place, arguments)
 
     def scatter(self, ids: Tensor, rows: Tensor, *, in_place: bool) -> None:
         """Overwrite rows, ordered after earlier launches on any stream; does not synchronize.
 
-        Args:
-            ids: int64. A duplicate id leaves a mix of its rows; an id that is
-                out of range is skipped.
-            rows: As many rows.
-            in_place: As `gather`.
+        A duplicate id leaves a mix of its rows; an id that is out of range is skipped.
         """
         device = self._gpu.device
         ids, rows = (each.to(device, non_blocking=True).contiguous() for each in (ids, rows))
         alignment = write_width(self._row_bytes | rows.data_ptr())
         lanes = min(1 << (self._row_bytes // alignment - 1).bit_length(), _WARP)
-        arguments = RowScatter(*self._where(ids), rows.data_ptr(), self._wrong.data_ptr(), lanes)
+        arguments = RowCopy(*self._where(ids), rows.data_ptr(), self._wrong.data_ptr(), lanes)
         self.readers.writing()
         self.readers.wait()
         if len(ids) > 0:
@@ -120,9 +103,7 @@ class TableView:
     def _where(self, ids: Tensor) -> tuple[int, int, int, int]:
         return self.address, self._row_bytes, ids.data_ptr(), ids.numel()
 
-    def _launch(
-        self, name: str, work: int, in_place: bool, arguments: RowGather | RowScatter
-    ) -> None:
+    def _launch(self, name: str, work: int, in_place: bool, arguments: RowCopy) -> None:
         processors = self._gpu.multiprocessors
         most = max(processors // _IN_PLACE_SHARE, 1) if in_place else processors * _DEVICE_BLOCKS
         self._gpu.kernels.launch(name, min(work, most), _THREADS, arguments)

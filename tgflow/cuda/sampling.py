@@ -70,14 +70,9 @@ def neighbor_rows(nodes: Tensor, t: Tensor, eid: Tensor, count: Tensor) -> Neigh
 def params_address(params: Tensor | None, device: torch.device) -> int:
     """Return the address of a struct `SampleParams`, or 0 to use a kernel's arguments.
 
-    Args:
-        params: Contiguous int64 `[5]` on the device: cut-off for all queries, key of draws
-            (its 64 bits), number of queries in use, and the horizon. Kernels read them at run time,
-            so a captured call can be replayed with other values.
-        device: Required device.
-
-    Raises:
-        ValueError: If `params` does not match.
+    `params` are the cut-off for all queries, the key of draws (its 64 bits), the number of queries
+    in use, and the horizon. Kernels read them at run time, so a captured call can be replayed with
+    other values.
     """
     if params is None:
         return 0
@@ -94,13 +89,8 @@ def sample(
 ) -> None:
     """Sample the neighbors of `queries` from the store at `snapshot`; does not synchronize.
 
-    Args:
-        gpu: Device of all memory.
-        snapshot: Address of the struct `Snapshot` (cuda/snapshot.hpp), read when the kernel runs.
-        sampler: Sampler arguments, validated.
-        queries: May be empty.
-        out: Output; every slot is written.
-        params: From `params_address`, read when the kernel runs; 0 uses the arguments.
+    The struct `Snapshot` (cuda/snapshot.hpp) at that address, and `params` from `params_address`,
+    are read when the kernel runs.
     """
     if queries.size == 0:  # a launch of zero thread blocks is an error
         return

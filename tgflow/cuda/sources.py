@@ -15,15 +15,23 @@ FOLDER = Path(_core.__file__).parent / "kernels"
 FUSED = ("attend.cu", "gru.cu", "loss.cu")
 """Sources compiled with fused multiply-add: their float sums differ from the CPU's order."""
 
-KERNEL = r"__global__ void\s+(?:__launch_bounds__\(\w+\)\s+)?(\w+)\("
-"""Matches the names of the kernels in a source file."""
+_KERNEL = r"__global__ void\s+(?:__launch_bounds__\(\w+\)\s+)?(\w+)\("
+_KERNELS = r"^KERNELS_BY_(WIDTH|PART)\(\d+, (\w+),"
+_WIDTHS = {"WIDTH": (4, 1), "PART": (16, 4, 1)}
 
 
 @cache
 def kernels() -> dict[str, Path]:
     """Return the source file of every kernel by its name."""
     paths = sorted((FOLDER / "cuda").glob("*.cu"))
-    return {name: path for path in paths for name in re.findall(KERNEL, path.read_text())}
+    return {name: path for path in paths for name in kernels_in(path.read_text())}
+
+
+def kernels_in(text: str) -> list[str]:
+    """Return the names of the kernels in a source."""
+    several = re.findall(_KERNELS, text, re.MULTILINE)
+    names = [f"{name}_by_{width}" for kind, name in several for width in _WIDTHS[kind]]
+    return re.findall(_KERNEL, text) + names
 
 
 def digest() -> str:

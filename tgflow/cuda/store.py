@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import wraps
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -35,35 +34,16 @@ _EVERYTHING = Shard()
 _THREADS = 256
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceTier:
-    """Size of the graph's latest version in a tier."""
+class StoreCounts(NamedTuple):
+    """Size and memory of a store on any device, see `tgflow.graph.stats`."""
 
-    num_blocks: int
     num_entries: int
-    capacity: int
-    """Entries that its blocks can hold."""
-    bytes: int
-    """Bytes of its chunks."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceStats:
-    """Size and memory of a device store."""
-
-    device: DeviceTier
-    host: DeviceTier
     max_blocks: int
-    """Largest number of blocks of a node."""
-    reads: tuple[int, int]
-    """Neighbors read from each tier; counted only with a budget."""
     bytes: int
-    """All memory, including directories, heads and tables."""
-
-    @property
-    def num_entries(self) -> int:
-        """Entries of both tiers."""
-        return self.device.num_entries + self.host.num_entries
+    reads: Sequence[int]
+    """Neighbors read from each tier; on a GPU counted only with a budget."""
+    tiers: Sequence[Sequence[int]]
+    """Blocks, entries, capacity and bytes of the device and of the host."""
 
 
 def _on_writer(
@@ -81,18 +61,14 @@ class DeviceStore:
     """Inserts whole batches in a constant number of launches, on a stream of its own.
 
     One thread writes while any number sample; memory that samplers read is reused after them. A
-    write is first reserved, which changes nothing that a reader can see, and then committed.
+    write is first reserved, which changes nothing that a reader can see, and then committed; only a
+    reservation raises MemoryError, with the bytes requested.
 
     The host does not wait for the memory that a batch takes: the largest possible amount is
-    reserved, and the actual totals are read when they arrive. Only where that amount is
-    much more than is held already does the host wait for the batch's totals.
+    reserved, and the actual totals are read when they arrive. Only where that amount is much more
+    than is held already does the host wait for the batch's totals.
 
-    Args:
-        gpu: The device.
-        directed: Whether events are edges of their source only.
-        budget: Bytes of blocks on the device; None: no limit.
-        shard: Shard of the nodes whose neighbors are kept; heads are by local id.
-        first: Position of the first event.
+    `budget` limits the bytes of blocks on the device. Heads are by local id of the shard's nodes.
     """
 
     def __init__(
@@ -153,14 +129,8 @@ class DeviceStore:
     ) -> None:
         """Plan the next events and reserve memory. Waits only where that could be much.
 
-        Args:
-            size: Number of events.
-            stage: Writes their columns to pinned memory, int64 `[3, B]`, or `[4, B]` with
-                relations; returns the largest source and destination.
-            has_relations: Whether they have relations, in 16 bits each.
-
-        Raises:
-            MemoryError: If a tier has no room; the message has the bytes requested.
+        `stage` writes their columns to pinned memory, int64 `[3, B]`, or `[4, B]` with relations,
+        of 16 bits each; it returns the largest source and destination.
         """
         self._begin()
         if size == 0:
@@ -216,12 +186,7 @@ class DeviceStore:
     def reserve_edits(self, edits: Edits, relations: Tensor | None = None) -> int:
         """Plan a change of the past; return the number of entries gained. Synchronizes.
 
-        Args:
-            edits: Entries to add or remove, on the host; missing ones are skipped.
-            relations: Those of the added events, as in `reserve`.
-
-        Raises:
-            MemoryError: As in `reserve`.
+        Entries to remove that are missing are skipped; `relations` are those of the added events.
         """
         self._begin()
         self._await_batches()
@@ -272,14 +237,10 @@ class DeviceStore:
     def compact(self, first: int | None = None) -> None:
         """Discard entries that only cut-offs before the latest changes see, and free memory.
 
-        With `first`, no entry that is left is of an earlier event.
-
-        Kernels of samplers launched before the latest change read those entries:
-        it waits for them on the device. Synchronizes. Needs room for all directories, and for
-        the blocks that leave sparse chunks.
-
-        Raises:
-            MemoryError: If there is no room; no retained entry is lost then.
+        With `first`, no entry that is left is of an earlier event. Kernels of samplers launched
+        before the latest change read those entries: it waits for them on the device. Synchronizes.
+        Needs room for all directories, and for the blocks that leave sparse chunks; without it no
+        retained entry is lost.
         """
         self._begin()
         self._await_batches()
@@ -304,7 +265,7 @@ class DeviceStore:
         self._free.merge(drop_rooms=True)
         self._publish(self.position)
 
-    def stats(self) -> DeviceStats:
+    def stats(self) -> StoreCounts:
         """Return the store's size, counted node by node. Synchronizes."""
         tables = (self._heads, self._relations, self.chunks.addresses, self.chunks.tiers)
         other = self._slabs.num_bytes + self._free.num_bytes + sum(x.nbytes for x in tables)
@@ -314,14 +275,10 @@ class DeviceStore:
             blocks = -(-max(store.num_nodes, 1) // _THREADS)
             where = ctypes.c_uint64(counts.data_ptr())
             self._gpu.kernels.launch("count_store", blocks, _THREADS, store, where)
-            found = counts.tolist()
-            reads_device, reads_host = self._reads.tolist()
-        device, host = (
-            DeviceTier(found[tier], found[2 + tier], found[4 + tier], self.chunks.tier_bytes(tier))
-            for tier in range(2)
-        )
-        total = device.bytes + host.bytes + other
-        return DeviceStats(device, host, found[6], (reads_device, reads_host), total)
+            found, reads = counts.tolist(), self._reads.tolist()
+        tiers = [[*found[tier:6:2], self.chunks.tier_bytes(tier)] for tier in range(2)]
+        total = sum(tier[3] for tier in tiers) + other
+        return StoreCounts(found[2] + found[3], found[6], total, reads, tiers)
 
     def _begin(self) -> None:
         """Begin a write, ordered after the last one, and reclaim memory without readers."""

@@ -278,10 +278,6 @@ def evaluated(numbers: Sequence[Number], values: Mapping[Number, Any]) -> Values
     """Return numbers for given values of their leaves, float64 `[N, C]`.
 
     For changed histories of a pair; batches get theirs from the native core.
-
-    Args:
-        numbers: `C` numbers.
-        values: Value of each of the `leaves`, float64 `[N]`.
     """
     known = {each: np.asarray(value, np.float64) for each, value in values.items()}
 

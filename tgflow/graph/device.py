@@ -14,7 +14,7 @@ from tgflow.base.peers import Shard
 from tgflow.base.units import INT64_MAX
 from tgflow.cuda import sampling
 from tgflow.cuda.device import Device, translate_oom
-from tgflow.cuda.store import DeviceStats, DeviceStore
+from tgflow.cuda.store import DeviceStore, StoreCounts
 from tgflow.cuda.store_writes import Edits
 from tgflow.graph import _native
 from tgflow.graph.events import EventBatch
@@ -123,7 +123,7 @@ class DeviceGraph:
             self._store.compact(self.log.position(t))
             self.log.forget(log_first, first)
 
-    def stats(self) -> DeviceStats:
+    def stats(self) -> StoreCounts:
         """Return the size of the store. Synchronizes."""
         with self._writing:
             return self._store.stats()

@@ -12,11 +12,8 @@ from tgflow.graph.ids import NodeIds
 class EventStream:
     """Batches of events, and what is known about them; base class of streams over streams.
 
-    The properties are those of `source`, such as a `tgflow.streams.Source`; those that it lacks are
-    None or empty.
-
-    Args:
-        source: Batches of events in order, or another stream.
+    The properties are those of `source`: batches of events in order, or another stream, such as a
+    `tgflow.streams.Source`. Those that it lacks are None or empty.
     """
 
     def __init__(self, source: Iterable[EventBatch] = ()) -> None:

@@ -56,13 +56,8 @@ class HostGraph:
     ) -> tuple[int, int]:
         """Check events and write them to the log's memory, unseen, for a store that is elsewhere.
 
-        Args:
-            events: Events, which `record` adds to the log only.
-            allow_late: As in `append`.
-            rows: Also gets their columns, int64 `[C, B]`.
-
-        Returns:
-            The largest source and the largest destination, -1 without events.
+        `record` then adds them to the log only. `rows` also gets their columns, int64 `[C, B]`.
+        Returns the largest source and the largest destination, -1 without events.
         """
         return self.native.stage(*_native.columns(events), allow_late, rows)
 

@@ -42,23 +42,16 @@ class GraphStats:
     """Statistics of each tier, device first."""
 
 
-def graph_stats(stats: Any, num_tiers: int) -> GraphStats:
-    """Return the statistics from a backend's counters, for one tier or two."""
-    tiers, reads = (stats.device, stats.host)[:num_tiers], max(1, sum(stats.reads))
-    made = [
-        TierStats(
-            name,
-            tier.num_blocks,
-            _unused(tier.num_entries, tier.capacity),
-            tier.bytes,
-            hits / reads if num_tiers > 1 else 1.0,
-        )
-        for name, tier, hits in zip(("device", "host"), tiers, stats.reads, strict=False)
-    ]
-    num_blocks = sum(tier.num_blocks for tier in made)
-    slack = _unused(sum(x.num_entries for x in tiers), sum(x.capacity for x in tiers))
-    sizes = stats.num_entries, num_blocks, stats.max_blocks, slack, stats.bytes
-    return GraphStats(*sizes, tuple(made))
+def graph_stats(stats: tuple[Any, ...], num_tiers: int) -> GraphStats:
+    """Return the statistics from a backend's `StoreCounts`, for one tier or two."""
+    num_entries, max_blocks, bytes, reads, tiers = stats
+    made = []
+    for name, tier, hits in zip(("device", "host"), tiers[:num_tiers], reads, strict=False):
+        rate = hits / max(1, sum(reads)) if num_tiers > 1 else 1.0
+        made.append(TierStats(name, tier[0], _unused(tier[1], tier[2]), tier[3], rate))
+    num_blocks, used, capacity, _ = map(sum, zip(*tiers[:num_tiers], strict=True))
+    slack = _unused(used, capacity)
+    return GraphStats(num_entries, num_blocks, max_blocks, slack, bytes, tuple(made))
 
 
 def _unused(num_entries: int, capacity: int) -> float:

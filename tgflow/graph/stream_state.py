@@ -59,12 +59,9 @@ class PartedState(StreamState, Protocol):
     def forget(self, first: int, tick: int) -> None:
         """Give the initial state to the nodes whose last event is before a horizon; free memory.
 
-        Called between micro-batches, whenever the horizon has moved, at log positions that depend
-        on the log alone. What is read later has no event before `tick`, or is initial.
-
-        Args:
-            first: Log position at which the horizon begins.
-            tick: The log's clock there.
+        The horizon begins at log position `first`, where the log's clock is `tick`. Called between
+        micro-batches, whenever it has moved, at log positions that depend on the log alone. What is
+        read later has no event before `tick`, or is initial.
         """
 
     def frozen(self) -> Callable[[], dict[str, Tensor]]:
@@ -76,12 +73,8 @@ class PartedState(StreamState, Protocol):
     def load_parted(self, read: Callable[[int], Mapping[str, Tensor]]) -> None:
         """Replace the state by a result of `parted`, possibly from another device.
 
-        Args:
-            read: Returns the tensors of a part; called for the parts that are held here.
-
-        Raises:
-            KeyError: If a tensor is missing.
-            ValueError: If the state has another shape; nothing has changed then.
+        `read` returns the tensors of a part; it is called for the parts that are held here. Raises
+        as `load_state_dict`.
         """
 
 
@@ -96,15 +89,10 @@ class SpreadState(PartedState, Protocol):
     def ask(self, micro_batches: Sequence[Iterable[Batch]]) -> list[Callable[[], None]]:
         """Send owners the reads to come; return a function per micro-batch that fetches them.
 
-        All ranks call it together, with as many micro-batches, in the order of the group "plan".
-        They also call the returned functions together, once everything before the micro-batch is
-        stored; a call does nothing if the data was fetched already.
-
-        Args:
-            micro_batches: Per micro-batch, the batches that this rank computes.
-
-        Raises:
-            PeerLost: If another rank is gone.
+        All ranks call it together, with as many micro-batches, each the batches that the rank
+        computes, in the order of the group "plan". They also call the returned functions together,
+        once everything before the micro-batch is stored; a call does nothing if the data was
+        fetched already. PeerLost if another rank is gone.
         """
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tgflow.base.keys import KeyDomain, derive_key
+from tgflow.base.keys import KeyDomain, as_int64, derive_key
 from tgflow.nn._native import gelu_dropout, is_fused, keep_factors
 
 
@@ -95,7 +95,7 @@ class DropoutKeys:
         not synchronize.
         """
         for number, module in enumerate(self._modules):
-            module.key.fill_(_as_int64(derive_key(key, KeyDomain.DROPOUT, number)))
+            module.key.fill_(as_int64(derive_key(key, KeyDomain.DROPOUT, number)))
 
     @contextmanager
     def keyed(self, key: int | None = None) -> Iterator[None]:
@@ -112,10 +112,6 @@ class DropoutKeys:
         finally:
             for module in self._modules:
                 module.is_keyed = False
-
-
-def _as_int64(bits: int) -> int:
-    return bits - (1 << 64) if bits >> 63 else bits
 
 
 @contextmanager

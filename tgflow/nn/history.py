@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -12,10 +12,6 @@ from torch import Tensor, nn
 from tgflow.base.free_memory import discard
 from tgflow.nn._native import version_links, version_slots
 from tgflow.nn.frozen import Freezer
-
-if TYPE_CHECKING:
-    from tgflow.cuda.memory import RingBuffers
-
 
 _BYTES_AT_ONCE = 1 << 30
 """Address space of the rows of a new ring."""
@@ -116,14 +112,6 @@ class VersionHistory(nn.Module):
         head = self.head.new_full((num_nodes,), NO_VERSION)
         head[: len(self.head)] = self.head
         self.head = head
-
-    def ring_buffers(self) -> RingBuffers:
-        from tgflow.cuda.memory import RingBuffers
-
-        return RingBuffers(
-            self.rows, self.clock, self.link, self.origin, self.head, self.counts,
-            self.capacity, self.num_events,
-        )  # fmt: skip
 
     def reset(self) -> None:
         self._freezer.keep()

@@ -74,13 +74,10 @@ def product_precision(precision: Precision, device: torch.device) -> Iterator[No
 def product(x: Tensor, weight: Tensor, prior: Tensor | None = None) -> Tensor:
     """Return prior + x @ weight; does not synchronize.
 
-    In float32 on the CPU a row's bits depend neither on the other rows nor on the number of
-    threads, see `csrc/include/tgflow/matrix_product.hpp`.
-
-    Args:
-        x: `[..., A]` for one weight, `[H, N, A]` for several; of any strides.
-        weight: `[A, B]`, or `[H, A, B]` without `prior`; of any strides.
-        prior: A row `[B]`, or a tensor `[N, B]` that is overwritten by the result; None: zeros.
+    `x` is `[..., A]` for one weight `[A, B]`, or `[H, N, A]` for several `[H, A, B]`; of any
+    strides. `prior`, for one weight, is a row `[B]`, or a tensor `[N, B]` that is overwritten by
+    the result. In float32 on the CPU a row's bits depend neither on the other rows nor on the
+    number of threads, see `csrc/include/tgflow/matrix_product.hpp`.
     """
     if x.dim() != weight.dim():
         rows = product(x.reshape(-1, x.shape[-1]), weight, prior)

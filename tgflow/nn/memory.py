@@ -454,8 +454,7 @@ class NodeMemory(nn.Module):
         from tgflow.cuda.memory import MemoryBuffers
 
         rows = self.table.rows if isinstance(self.table, TensorTable) else None
-        past = None if self.history is None else self.history.ring_buffers()
-        return MemoryBuffers(self.clock, self.seen, rows, past)
+        return MemoryBuffers(self.clock, self.seen, rows, self.history)
 
     def write(
         self,

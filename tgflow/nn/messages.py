@@ -75,11 +75,7 @@ class Messages:
 
     @classmethod
     def joined(cls, parts: Sequence[Messages]) -> Messages:
-        """Return the concatenated messages of consecutive slices.
-
-        Args:
-            parts: At least one, in order.
-        """
+        """Return the concatenated messages of consecutive slices, of one at least."""
         first = parts[0]
         if len(parts) == 1:
             return first
@@ -105,11 +101,7 @@ class Messages:
     def rows_read(self, host: HostEvents, num_new: int) -> Tensor:
         """Return the rows of a whole batch's messages that are read, ascending, int64 on the CPU.
 
-        All others may have any value.
-
-        Args:
-            host: The whole batch's events.
-            num_new: Number of new events, which come first.
+        All others may have any value. The new events, `num_new`, come first.
         """
         if not self.last_only:
             return torch.arange(self.per_event * num_new)
@@ -117,11 +109,9 @@ class Messages:
 
 
 def last_rows(src: Tensor, dst: Tensor) -> Tensor:
-    """Return the last row to each node, ascending: int64 `[R]`.
+    """Return the last row to each node, ascending: int64 `[R]`, all on the CPU.
 
-    Args:
-        src: Sources, int64 `[n]` on the CPU.
-        dst: Destinations; row `2 i` goes to `src[i]`, and row `2 i + 1` to `dst[i]`.
+    Row `2 i` goes to `src[i]`, and row `2 i + 1` to `dst[i]`.
     """
     received = by_receiver(src, dst)
     return received.order.index_select(0, received.last).sort().values

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from tgflow.base.keys import as_int64
 from tgflow.base.units import seconds_of
 from tgflow.graph.batch import Batch
 from tgflow.nn.mail import aggregate, input_rows
@@ -26,7 +27,7 @@ def random_signs(nodes: Tensor, dim: int) -> Tensor:
     """Return rows of +-dim^-1/2, float32 `[N, dim]`: of unit length, orthogonal in expectation."""
     num_words = -(-dim // _WORD)
     number = torch.arange(num_words, device=nodes.device) + 1
-    bits = mix64(mix64(nodes.unsqueeze(1)) + number * _signed(_STEP))  # [N, words]
+    bits = mix64(mix64(nodes.unsqueeze(1)) + number * as_int64(_STEP))  # [N, words]
     place = torch.arange(_WORD, device=nodes.device)
     ones = (bits.unsqueeze(-1) >> place) & 1
     signs = ones.view(len(nodes), num_words * _WORD)[:, :dim].to(torch.float32)
@@ -36,16 +37,12 @@ def random_signs(nodes: Tensor, dim: int) -> Tensor:
 def mix64(x: Tensor) -> Tensor:
     """Return int64 in which every bit depends on all bits of `x`: splitmix64's last step."""
     for shift, factor in zip((30, 27), _FACTORS, strict=True):
-        x = (x ^ _shifted(x, shift)) * _signed(factor)
+        x = (x ^ _shifted(x, shift)) * as_int64(factor)
     return x ^ _shifted(x, 31)
 
 
 def _shifted(x: Tensor, by: int) -> Tensor:
     return (x >> by) & ((1 << (_WORD - by)) - 1)
-
-
-def _signed(bits: int) -> int:
-    return bits - (1 << 64) if bits >> 63 else bits
 
 
 MAX_PAIRS = 4096

@@ -77,10 +77,8 @@ def read_launch(environ: Mapping[str, str]) -> Launch | None:
     """Return the launch parameters of this process; None if no launcher started it.
 
     Ranks are on one host only if their launcher says so: `LOCAL_WORLD_SIZE`, or the same of Open
-    MPI, MPICH or Slurm. `srun` without a world starts single tasks.
-
-    Raises:
-        WorldError: If variables are missing or invalid, or this is not Linux.
+    MPI, MPICH or Slurm. `srun` without a world starts single tasks. WorldError if variables are
+    missing or invalid, or this is not Linux.
     """
     found = [each for each in _LAUNCHERS if each.world in environ or each.rank in environ]
     if not found or (found[0].world not in environ and found[0].rank != "RANK"):

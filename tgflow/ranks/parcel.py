@@ -101,11 +101,8 @@ def exchange_parcels(
     those of a name on one device on all ranks, each of which sends some. `step` numbers the
     payloads of a kind alike on all ranks. `expected` must be right: gloo ends the process if sizes
     differ. In `peers.traffic` each tensor counts under its own name, headers under `kind`. Does not
-    synchronize with the device where the group has NCCL.
-
-    Raises:
-        RanksDisagree: If a rank is at another step or sent other tensors of the same size.
-        PeerLost: If another rank is gone.
+    synchronize with the device where the group has NCCL. Raises PeerLost, and RanksDisagree if a
+    rank is at another step or sent other tensors of the same size.
     """
     on_device = {name: x.device for each in sends for name, x in each.items() if not x.is_cpu}
     devices = [torch.device("cpu"), *{*on_device.values()}]

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from tgflow.base.keys import as_int64
 from tgflow.base.peers import Peers, RanksDisagree, Shard
 from tgflow.graph import Neighbors, TemporalGraph
 from tgflow.graph.events import NO_NODE
@@ -78,8 +79,7 @@ class SentQueries:
     def header(self, rank: int) -> Tensor:
         """Return the header for a rank, int64 `[6]`."""
         (columns, size), key = self.parts[rank].shape, self.asked.key
-        signed = key - 2**64 if key >= 2**63 else key
-        header = HopHeader(size, self.asked.k, signed, self.limit, self.asked.since, columns)
+        header = HopHeader(size, self.asked.k, as_int64(key), self.limit, self.asked.since, columns)
         return torch.tensor(header, device=self.order.device)
 
     def answered(self, parts: list[tuple[Tensor, Tensor]]) -> Neighbors:

@@ -187,6 +187,7 @@ class ReservedArray {
   }
   /// Elements [begin, end), as `ReservedMemory::map_file` does it.
   bool map_file(int64_t begin, int64_t end, int fd, int64_t offset) {
+    if (offset < 0) throw std::invalid_argument("offset must be at least 0, got " + std::to_string(offset));
     return memory_.map_file(static_cast<size_t>(begin) * sizeof(T),
                             static_cast<size_t>(end - begin) * sizeof(T), fd, offset);
   }

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import closing, suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ import tgflow as tg
 from helpers.forged import flip_bit
 from tgflow import _core
 from tgflow.graph.tables import DamagedFile, FeatureTable
+from tgflow.graph.tables.disk import DiskRows
 
 
 def some_rows(size: int, dim: int = 3) -> torch.Tensor:
@@ -151,9 +153,79 @@ def test_failed_sync_is_never_reported_as_success(path):
     assert len(on_disk(path)) == 15
 
 
+def rows_on_disk(path: Path, reads: str = "auto", budget: int = 1 << 20) -> DiskRows:
+    return DiskRows(688, "bytes", path, budget, reads)
+
+
+def rows_from(first: int, size: int) -> torch.Tensor:
+    values = torch.arange(first * 688, (first + size) * 688)
+    return (values * 31 >> 3).to(torch.uint8).view(size, 688)
+
+
+def read_rows(rows: DiskRows, ids: torch.Tensor) -> torch.Tensor:
+    out = torch.full((len(ids), 688), 7, dtype=torch.uint8)
+    rows.gather(ids, out, rows.num_rows)
+    return out
+
+
+@pytest.mark.parametrize("reads", ["io_uring", "pread", "page cache"])
+def test_reads_that_fail_raise_and_those_that_fall_short_go_on(path, reads):
+    expected, ids = rows_from(0, 2_000), torch.arange(500) ** 2 * 7919 % 2_000
+    rows = rows_on_disk(path, reads)
+    rows.append(expected, 2_000)
+    _core.inject_fault(_core.FileOp.read, 3, 1, -errno.EIO)
+    with pytest.raises(OSError, match="cannot read rows "):
+        read_rows(rows, ids)
+    for times, result in ((0, 0), (20, 513), (5, -errno.EAGAIN)):
+        _core.inject_fault(_core.FileOp.read, 0, times, result)
+        assert torch.equal(read_rows(rows, ids), expected[ids])
+    _core.inject_fault(_core.FileOp.read, 0, 1, 0)
+    with pytest.raises(OSError, match="cannot be read: the file ends before them"):
+        read_rows(rows, torch.tensor([1_999]))
+
+
+def test_settled_file_depends_on_its_rows_alone(path):
+    once, often = path.with_name("once"), path.with_name("often")
+    rows = rows_on_disk(once)
+    rows.append(rows_from(0, 20), 20)
+    rows.close()
+    rows = rows_on_disk(often)
+    for i in range(27):
+        rows.append(rows_from(i, 1), i + 1)
+        rows.sync()
+    rows.truncate(20)
+    rows.close()
+    assert once.read_bytes() == often.read_bytes()
+
+
+def test_threads_read_and_sync_while_one_appends(path):
+    rows, wrong, is_done = rows_on_disk(path, budget=64 << 10), [], threading.Event()
+    rows.append(rows_from(0, 100), 100)
+
+    def read():
+        while not is_done.is_set():
+            ids = torch.cat([torch.randint(rows.num_rows, (20,)), torch.tensor([-1])])
+            whole = torch.stack([rows_from(i, 1)[0] * (i >= 0) for i in ids.tolist()])
+            if not torch.equal(read_rows(rows, ids), whole):
+                wrong.append(ids)
+            rows.sync()
+
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for i in range(100, 2_100, 20):
+        rows.append(rows_from(i, 20), i + 20)
+    is_done.set()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert torch.equal(read_rows(rows, torch.arange(2_100)), rows_from(0, 2_100))
+
+
 KILLED = """
 import sys, torch
 from tgflow.graph.tables import DamagedFile, FeatureTable
+from tgflow.graph.tables.disk import DiskRows
 table = FeatureTable(64, torch.int64, "disk", path=sys.argv[1])
 while True:
     table.append(torch.arange(len(table), len(table) + 500).unsqueeze(1).expand(-1, 64))

@@ -8,7 +8,6 @@ atomic operations; not memory ordering, or speed.
 import ctypes
 import hashlib
 import os
-import re
 import subprocess
 from collections.abc import Callable
 from functools import cache
@@ -16,7 +15,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from tgflow.cuda.launch import Argument
-from tgflow.cuda.sources import KERNEL
+from tgflow.cuda.sources import kernels_in
 
 ROOT = Path(__file__).parents[3]
 HERE = Path(__file__).parent
@@ -101,7 +100,7 @@ def _build(sources: tuple[Path, ...], more_flags: tuple[str, ...]) -> Path:
     for source in sources:
         text = source.read_text()
         code += f'#line 1 "{source.name}"\n{text}'
-        code += "".join(f"EMULATED_KERNEL({name})\n" for name in re.findall(KERNEL, text))
+        code += "".join(f"EMULATED_KERNEL({name})\n" for name in kernels_in(text))
     files = [*sorted(HERE.glob("*.?pp")), *sorted((CSRC / "include").rglob("*.hpp"))]
     contents = b"\0".join(file.read_bytes() for file in files)
     digest = hashlib.sha256(code.encode() + contents + repr(more_flags).encode()).hexdigest()[:16]

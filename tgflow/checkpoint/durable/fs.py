@@ -104,14 +104,11 @@ def writing() -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path, *, sync: bool = True) -> Iterator[Path]:
-    """Yield a temporary path, which replaces `path` when the block exits.
+    """Yield a temporary path, `.NAME.partial`, which replaces `path` when the block exits.
 
-    Readers see the new or the old content, also after a crash if it is synced. After a crash the
-    choice between the two is certain only once the directory is synced.
-
-    Args:
-        path: The file. The temporary file is `.NAME.partial` beside it; on an error it is removed.
-        sync: Whether to sync the bytes before the rename.
+    Readers see the new or the old content, also after a crash if its bytes were synced (`sync`).
+    After a crash the choice between the two is certain only once the directory is synced. On an
+    error the temporary file is removed.
     """
     partial = path.with_name(f".{path.name}.partial")
     try:

@@ -184,25 +184,16 @@ class DurableLog(AbstractContextManager["DurableLog"]):
             return self.end
 
     def sync(self) -> None:
-        """Sync all frames to disk.
-
-        Raises:
-            DiskFull: If there is no space; unsynced frames are kept for the next attempt.
-            OSError: On a disk error; as above.
-        """
+        """Sync all frames to disk; after DiskFull, unsynced ones are kept for the next attempt."""
         with self._lock, _report_full_disk(self.directory):
             self._reopen()
             self._sync()
 
     def read(self, start: LogPosition | None = None) -> Iterator[Frame]:
-        """Yield rows, footer and end position of each frame from `start` on.
+        """Yield rows, footer and end position of each frame from `start`, a frame's end, on.
 
-        Args:
-            start: Position after a frame, from `append`; None for the oldest frame.
-
-        Raises:
-            LogCorrupt: If the log begins after `start` or ends before it; during iteration, if a
-                frame is damaged.
+        Raises LogCorrupt if the log begins after `start` or ends before it; during iteration, if a
+        frame is damaged.
         """
         with self._lock:
             begin = LogPosition(self._first, HEADER_BYTES) if start is None else self._locate(start)
@@ -220,11 +211,7 @@ class DurableLog(AbstractContextManager["DurableLog"]):
                 self._fs.sync_directory(self.directory)  # so that a crash leaves no gap
 
     def close(self) -> None:
-        """Sync and close. Idempotent.
-
-        Raises:
-            OSError: On a disk error; frames since the last sync may then be lost.
-        """
+        """Sync and close; if that raises, frames since the last sync may be lost. Idempotent."""
         with self._lock:
             if self._fd is None and not self._broken:
                 return
@@ -569,14 +556,7 @@ def rewrite(
 ) -> Callable[[LogPosition], LogPosition]:
     """Write a copy of a log whose frames are changed, synced; return the map of its positions.
 
-    Args:
-        fs: File operations.
-        directory: The log; no process may append to it.
-        target: An existing folder.
-        change: Returns the rows and the footer of a frame for those that it has.
-
-    Raises:
-        LogCorrupt: If a frame is damaged.
+    No process may append to it. `change` returns rows and footer of a frame for those that it has.
     """
     names = filter(None, (_NAME.fullmatch(path.name) for path in directory.iterdir()))
     numbers, ends = sorted(int(name[1]) for name in names), dict[int, int]()

@@ -125,10 +125,7 @@ class CachedTable(TableInFront):
         A live stream cannot be planned for, and its newest rows are read next. Under all policies
         but "static" and "belady", which keep their contents, the last `capacity` of the new rows
         are admitted as if just read, in the order of their ids, without reading them from the
-        table. Concurrent gathers continue; other changes wait.
-
-        Raises:
-            MemoryError, OSError, ValueError: As `FeatureTable.append`; nothing has changed then.
+        table. Concurrent gathers continue; other changes wait. Errors are those of the table.
         """
         with self._change:
             first = self.table.append(rows)
@@ -147,12 +144,8 @@ class CachedTable(TableInFront):
         """Return the rows of `ids`, int64 of any shape `[...]`, as `[..., dim]` on their device.
 
         As `FeatureTable.gather`: -1 gives zeros, and errors are the same. All distinct ids are
-        looked up first; then the misses are admitted in order of appearance, as many as fit
-        without evicting a row that this gather found.
-
-        Raises:
-            ValueError: If `ids` or `out` has another dtype or shape, or their devices differ.
-            IndexError: If an id is not below `len(self)`.
+        looked up first; then the misses are admitted in order of appearance, as many as fit without
+        evicting a row that this gather found.
         """
         ids, out = self._checked(ids, out)
         if ids.numel() > 0:
@@ -174,18 +167,9 @@ class CachedTable(TableInFront):
         """Gather as `gather` does, and apply the moves of a schedule; policy "belady" only.
 
         Schedules are applied one after the other in the order in which they were planned, from any
-        threads; concurrent other gathers do not change the contents that they rely on.
-
-        Args:
-            schedule: The schedule to apply.
-            ids: As `gather`.
-            out: As `gather`.
-            missed: What `start` returned for this schedule, if it was called.
-
-        Raises:
-            ScheduleMismatch: If the distinct ids are not the schedule's, or the contents not as
-                planned. Nothing has changed then.
-            ValueError: If the policy is not "belady".
+        threads; concurrent other gathers do not change the contents that they rely on. `missed` is
+        what `start` returned for this schedule, if it was called. Raises ScheduleMismatch, and
+        changes nothing, if the distinct ids are not the schedule's, or the contents not as planned.
         """
         engine = self._planned()
         ids, out = self._checked(ids, out)
@@ -248,11 +232,8 @@ class CachedTable(TableInFront):
     def restore(self, snapshot: CacheSnapshot) -> None:
         """Restore the contents of a snapshot, for rows that the table still has.
 
-        It may be of another cache of this policy, for example from a checkpoint. Rows that are not
-        cached are read from the table, in one batch, with their present values.
-
-        Raises:
-            ValueError: If the snapshot is of a cache with another capacity.
+        It may be of another cache of this policy and capacity, for example from a checkpoint. Rows
+        that are not cached are read from the table, in one batch, with their present values.
         """
         if len(snapshot.ids) != self.capacity:
             raise ValueError(

@@ -90,14 +90,9 @@ def expand(
     """Return the block from `frontier` to its neighbors, and the deduplicated frontier below.
 
     The frontier below holds the targets and then their neighbors at the times of their events, with
-    their targets' positions, in order of first appearance. Does not synchronize.
-
-    With `by_time` rows of the frontier below that differ only in time stay separate, and with
-    `by_position` those that differ only in position.
-
-    Returns:
-        The block, whose missing slots hold row 0, and the frontier. On the CPU it has only
-        rows in use; on a GPU, which does not synchronize to count them, `N * (k + 1)`.
+    their targets' positions, in order of first appearance. Rows that differ only in time stay
+    separate `by_time`, and those that differ only in position `by_position`. On the CPU it has only
+    rows in use; on a GPU, which does not synchronize to count them, `N * (k + 1)`.
     """
     by_position = by_position and frontier.position is not None
     how = {"by_time": by_time, "by_position": by_position}

@@ -201,17 +201,14 @@ def hop_by_hop(
     """Yield the queries of each hop, and continue with the neighbors sent; return the hops.
 
     The sender chooses the source of the neighbors: `walk_here` uses a local graph, and several
-    batches, advanced one hop at a time together, can query other ranks. With `dedup` results
-    may be wider or narrower than the queries.
+    batches, advanced one hop at a time together, can query other ranks. With `dedup` the roots are
+    distinct, and results may be wider or narrower than the queries.
 
-    Args as those of `sample_hops`, and:
-        roots: The first hop's targets, distinct where `dedup`.
-        as_of: None: see events below each query's `position`, or where it has none, all.
-        rows: The row of each query in the roots; None: the queries are its rows.
-        by_time: Whether rows of the lowest frontier that differ only in time stay separate.
-        by_position: Likewise for rows that differ only in position.
-        params: On a GPU int64 `[H, 5]`, contiguous: per hop the values of `Queries.params`, which
-            replace `key`, `since` and a number as `as_of`.
+    The arguments are those of `sample_hops`. Without `as_of` a query sees events below its
+    `position` or, where it has none, all. `rows` are the queries' rows in the roots. Rows of the
+    lowest frontier that differ only in time stay separate `by_time`, and likewise `by_position`.
+    `params`, on a GPU, are int64 `[H, 5]`, contiguous: per hop the values of `Queries.params`,
+    which replace `key`, `since` and a number as `as_of`.
     """
     if rows is None:
         rows = torch.arange(len(roots), device=roots.nodes.device)

@@ -72,24 +72,9 @@ def uniform_neighbors(
     """Return `k` distinct neighbors of each node, uniformly over its events before the time.
 
     Draws are a function of (`key`, row in this call, draw): the same at any thread count. Give each
-    call its own key, otherwise equal rows of two calls draw alike.
-
-    Args:
-        graph: Graph to read; not modified.
-        nodes: Query nodes, int64 `[Q]`; unknown ones have no history.
-        t: Query times in ticks, int64 `[Q]`, in any order.
-        k: Neighbors per query, at least 1. A node with at most `k` returns them all.
-        key: Random key, `0 <= key < 2**64`.
-        as_of: As in `recent_neighbors`.
-        since: As in `recent_neighbors`.
-        relations: As in `recent_neighbors`; takes time in proportion to the node's history.
-        out: As in `recent_neighbors`.
-
-    Returns:
-        The neighbors, newest first; `out` if given. A node without history gives a row of padding.
-
-    Raises:
-        ValueError: As in `recent_neighbors`, or if the key is out of range.
+    call its own key, `0 <= key < 2**64`, otherwise equal rows of two calls draw alike. A node
+    with at most `k` returns them all. `relations` take time in proportion to the node's history.
+    Arguments, result and errors are otherwise those of `recent_neighbors`.
 
     Example:
         >>> nodes, t = torch.tensor([0]), torch.tensor([40])
@@ -118,23 +103,8 @@ def window_neighbors(
 ) -> Neighbors:
     """Return `k` distinct neighbors of each node, each event in `[t - width, t)` equally likely.
 
-    Args:
-        graph: As in `uniform_neighbors`, as are the arguments without details here.
-        nodes: Query nodes, int64 `[Q]`; unknown ones have no history.
-        t: Query times in ticks, int64 `[Q]`.
-        k: Neighbors per query, at least 1.
-        width: Length of the window in ticks, at least 1.
-        key: Random key.
-        as_of: See only events at log positions below this.
-        since: As in `recent_neighbors`.
-        relations: Only events with one of these relations count.
-        out: Output.
-
-    Returns:
-        The neighbors, newest first; `out` if given. An empty window gives a row of padding.
-
-    Raises:
-        ValueError: As in `uniform_neighbors`, or if `width < 1`.
+    The window is at least 1 tick wide; other arguments are those of `recent_neighbors`, and the
+    `key` of `uniform_neighbors`.
 
     Example:
         >>> nodes, t = torch.tensor([0]), torch.tensor([40])
@@ -163,26 +133,10 @@ def decayed_neighbors(
     """Return `k` distinct neighbors of each node, drawn one by one, recent ones likelier.
 
     Each draw takes one of the remaining events, with probability in proportion to
-    `2 ** -(age / half_life)`: exactly, in integers, in O(k log n) for a history of n events.
-
-    Args:
-        graph: As in `uniform_neighbors`, as are the arguments without details here.
-        nodes: Query nodes, int64 `[Q]`; unknown ones have no history.
-        t: Query times in ticks, int64 `[Q]`.
-        k: Neighbors per query, at least 1.
-        half_life: An event this many ticks older is half as likely to be drawn; at least 1.
-        key: Random key.
-        as_of: See only events at log positions below this.
-        since: As in `recent_neighbors`.
-        relations: Only events with one of these relations count; draws of others are rejected, so
-            this takes time in proportion to how rare they are.
-        out: Output.
-
-    Returns:
-        The neighbors, newest first; `out` if given. A node without history gives a row of padding.
-
-    Raises:
-        ValueError: As in `uniform_neighbors`, or if `half_life < 1`.
+    `2 ** -(age / half_life)`, a half-life of at least 1 tick: exactly, in integers, in O(k log n)
+    for a history of n events. Draws of events without one of the `relations` are rejected, which
+    takes time in proportion to how rare those are. Other arguments are those of
+    `recent_neighbors`, and the `key` of `uniform_neighbors`.
 
     Example:
         >>> nodes, t = torch.tensor([0]), torch.tensor([40])

@@ -183,14 +183,6 @@ __device__ inline void note_totals(const Insertion& in, int64_t runs, const Dema
   *in.totals = {runs, sums.blocks, sums.entries, sums.rooms, in.needed[kGivenUp], in.needed[kMaxBlocks]};
 }
 
-/// Whether `dir` has the block at `place`.
-__device__ inline bool holds(const Directory* dir, place_t place) {
-  for (uint32_t b = 0; dir != nullptr && b < dir->num_blocks; ++b) {
-    if (dir->blocks()[b].place == place) return true;
-  }
-  return false;
-}
-
 /// Assigns places to the new blocks of run `r`.
 __device__ inline place_t* place_blocks(const Insertion& in, const RunPlan& plan, int64_t r) {
   const Fresh fresh = in.fresh_here();

@@ -83,8 +83,7 @@ class Reading {
     if (reads_ == nullptr) return;
     __syncthreads();  // tiles of a warp arrive one after the other
     for (int tier = 0; tier < 2; ++tier) {
-      long long sum = mine_[tier];
-      for (int step = kWarp / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+      const long long sum = warp_sum<long long>(mine_[tier]);
       if (threadIdx.x % kWarp == 0) add_relaxed(shared_.reads + tier, sum);
     }
     __syncthreads();

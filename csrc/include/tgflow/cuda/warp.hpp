@@ -8,10 +8,24 @@ namespace tgflow {
 
 constexpr int kWarp = 32;
 
+/// Defines the kernels NAME_by_4 and NAME_by_1, each a call of the template NAME of this width.
+#define KERNELS_BY_WIDTH(threads, name, parameters, arguments)                                        \
+  extern "C" __global__ void __launch_bounds__(threads) name##_by_4 parameters { name<4> arguments; } \
+  extern "C" __global__ void __launch_bounds__(threads) name##_by_1 parameters { name<1> arguments; }
+
+/// Defines the kernels NAME_by_16, NAME_by_4 and NAME_by_1, of the template NAME of a type of so many bytes.
+#define KERNELS_BY_PART(threads, name, parameters, arguments)                                                \
+  extern "C" __global__ void __launch_bounds__(threads) name##_by_16 parameters {                            \
+    name<longlong2> arguments;                                                                               \
+  }                                                                                                          \
+  extern "C" __global__ void __launch_bounds__(threads) name##_by_4 parameters { name<uint32_t> arguments; } \
+  extern "C" __global__ void __launch_bounds__(threads) name##_by_1 parameters { name<uint8_t> arguments; }
+
 /// The number of this thread in the whole launch.
 __device__ inline int64_t thread_index() {
   return blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
 }
+__device__ inline int64_t thread_count() { return gridDim.x * static_cast<int64_t>(blockDim.x); }
 
 /// `kLanes` lanes, a power of two below 32; all of them must make every call below.
 template <int kLanes>
@@ -25,7 +39,7 @@ struct Tile {
   }
   /// The number of this tile, and how many there are, in the whole launch.
   __device__ static int64_t index() { return thread_index() / kLanes; }
-  __device__ static int64_t count() { return gridDim.x * static_cast<int64_t>(blockDim.x) / kLanes; }
+  __device__ static int64_t count() { return thread_count() / kLanes; }
 
   /// The `value` of lane `from`.
   template <typename T>
@@ -54,7 +68,7 @@ constexpr unsigned kWholeWarp = 0xffffffffu;
 __device__ inline int lane_index() { return static_cast<int>(threadIdx.x) % kWarp; }
 /// The number of this warp, and how many there are, in the whole launch.
 __device__ inline int64_t warp_index() { return thread_index() / kWarp; }
-__device__ inline int64_t warp_count() { return gridDim.x * static_cast<int64_t>(blockDim.x) / kWarp; }
+__device__ inline int64_t warp_count() { return thread_count() / kWarp; }
 
 /// The `value` of lane `from`.
 template <typename T>

@@ -300,4 +300,12 @@ TGFLOW_HD inline int64_t block_of(const Block* blocks, int64_t size, int64_t num
   return low;
 }
 
+/// Whether `dir`, which may be null, has the block at `place`.
+TGFLOW_HD inline bool holds(const Directory* dir, place_t place) {
+  for (uint32_t b = 0; dir != nullptr && b < dir->num_blocks; ++b) {
+    if (dir->blocks()[b].place == place) return true;
+  }
+  return false;
+}
+
 }  // namespace tgflow
