@@ -639,15 +639,12 @@ def _text_feature(
     """Return an error of the first row if all samples of a feature are texts."""
     for name in columns.features:
         there = [row.get(name) for row in samples if row.get(name) not in (None, *MISSING)]
-        if there and all(isinstance(v, str) and not _is_number(v) for v in there):
+        texts = [v for v in there if isinstance(v, str) and v.strip().lower() not in BOOLEANS]
+        if there and len(texts) == len(there) and not any(map(exact_decimal, texts)):
             text = f"{name} is {shown(there[0])}, expected a number; pass categorical={name!r} to "
             text += "encode its categories, or leave it out of the features"
             return StreamError(decoder.first_place, "type", text)
     return None
-
-
-def _is_number(text: str) -> bool:
-    return text.strip().lower() in BOOLEANS or exact_decimal(text) is not None
 
 
 def _require(where: str, names: Sequence[str], wanted: Mapping[str, str], is_text: bool) -> None:

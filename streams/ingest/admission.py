@@ -27,7 +27,6 @@ from tgflow.streams.ingest.ordering import (
     ranks,
     sequence,
     sizes_of,
-    total_bytes,
 )
 from tgflow.streams.rows.row_batch import BadRow, EventColumns, Int64s, RowBatch
 
@@ -102,7 +101,7 @@ class BoundedWindow:
         self._sizes: dict[int, list[int]] = {}
         """Rows and bytes of each tick."""
         for part in parts:
-            for t, size in _sized(part.t, sizes_of(part)):
+            for t, size in zip(part.t.tolist(), sizes_of(part).tolist(), strict=True):
                 self._enter(t, size)
 
     def __len__(self) -> int:
@@ -140,11 +139,6 @@ class BoundedWindow:
             self.num_bytes -= num_bytes
 
 
-def _sized(t: Int64s, sizes: int | Int64s) -> Iterable[tuple[int, int]]:
-    each = [sizes] * len(t) if isinstance(sizes, int) else sizes.tolist()
-    return zip(t.tolist(), each, strict=True)
-
-
 def classify(
     t: Int64s,
     state: PartitionState,
@@ -152,7 +146,7 @@ def classify(
     *,
     released: int = BEFORE_ALL,
     window: BoundedWindow | None = None,
-    sizes: int | Int64s = 0,
+    sizes: Int64s | None = None,
     most: Int64s | None = None,
 ) -> tuple[PartitionState, list[RowFault], int]:
     """Classify the next events of a partition: reject late events and bad times.
@@ -196,14 +190,15 @@ def _classify_each(
     limits: tuple[int, int | None],
     released: int,
     window: BoundedWindow | None,
-    sizes: int | Int64s,
+    sizes: Int64s | None,
     most: Int64s | None,
 ) -> tuple[PartitionState, list[RowFault], int]:
     """Classify events one by one."""
     rejected: list[RowFault] = []
     max_t, floor, forced = state.max_t, state.floor, 0
     lateness, jump = limits
-    for row, (at, size) in enumerate(_sized(t, sizes)):
+    each = [0] * len(t) if sizes is None else sizes.tolist()
+    for row, (at, size) in enumerate(zip(t.tolist(), each, strict=True)):
         watermark = max(floor, max_t - lateness, released)
         if at in (BEFORE_ALL, AFTER_ALL):
             rejected.append(RowFault(row, "time_range", f"t is {at}, a limit of int64"))
@@ -362,7 +357,7 @@ class Admission:
             state,
             self.limits,
             released=self.released,
-            window=self._window_for(partition, len(rows), total_bytes(sizes, len(rows))),
+            window=self._window_for(partition, len(rows), int(sizes.sum())),
             sizes=sizes,
             most=None if most is None else np.broadcast_to(most, len(rows)),
         )
@@ -525,7 +520,7 @@ class Admission:
             if fits(buffer.num_rows[partition], buffer.num_bytes[partition]):
                 return None
             held = buffer.rows_since(partition, self._watermark_of(partition))
-            if fits(sum(map(len, held)), sum(total_bytes(sizes_of(h), len(h)) for h in held)):
+            if fits(sum(map(len, held)), sum(int(sizes_of(each).sum()) for each in held)):
                 return None
             window = BoundedWindow(held, most_rows, most_bytes)
         elif fits(len(window), window.num_bytes, 2):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
+from tgflow.checkpoint.typed import read_as
 from tgflow.streams.errors import (
     NoTopicError,
     SourceExpired,
@@ -77,16 +78,12 @@ class Cursor:
     @classmethod
     def from_position(cls, position: Position) -> Cursor:
         """Return the cursor saved in a checkpoint."""
-        values = {field.name: position.get(field.name) for field in fields(cls)}
-        offset = values["offset"]
-        if (
-            any(v is not None and type(v) is not int for v in values.values())
-            or type(offset) is not int
-            or offset < 0
-            or len({values[name] is None for name in ("anchor", "anchor_crc", "anchor_t")}) > 1
-        ):
+        there = {field.name: position.get(field.name) for field in fields(cls)}
+        found: Cursor = read_as(cls, there, "position")
+        anchor = found.anchor, found.anchor_crc, found.anchor_t
+        if found.offset < 0 or len({x is None for x in anchor}) > 1:
             raise ValueError(f"{position!r} is not a position in a Kafka partition")
-        return cls(**values)  # type: ignore[arg-type]
+        return found
 
 
 @dataclass(frozen=True)
