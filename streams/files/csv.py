@@ -185,7 +185,7 @@ class CsvDecoder(TextDecoder):
 
     def plain(self) -> tuple[bytes, str, Sequence[str]]:
         """Return all rows without header and comments, their separator and the column names."""
-        text = bytes(self._tidy(TextFile(self._path).read()))
+        text = bytes(self._tidy(TextFile(self._path).read().removeprefix(BOM)))
         lines = text.splitlines(keepends=True)[self.num_header_lines :]
         rows = b"".join(line for line in lines if not line.startswith(self.comments))
         return rows, self._delimiter, self.names() or ()
