@@ -365,13 +365,8 @@ LIVE: tuple[State, ...] = STATES[:6]
 
 def write_health(path: Path, state: State, facts: Mapping[str, Any]) -> bool:
     """Replace the file `path` atomically; return False on a disk error."""
-    health = {
-        "state": state,
-        "updated": time.time(),
-        "stale_after_seconds": STALE_AFTER,
-        "pid": os.getpid(),
-        **facts,
-    }
+    health = {"state": state, "updated": time.time(), "stale_after_seconds": STALE_AFTER}
+    health |= {"pid": os.getpid(), **facts}
     try:
         with replacing(path, sync=False) as partial:
             partial.write_text(json.dumps(finite(health), indent=1, allow_nan=False) + "\n")

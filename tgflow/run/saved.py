@@ -311,7 +311,9 @@ def open_run(
 
 
 def saved_config(home: Path, checkpoint: Checkpoint) -> Config:
-    saved = saved_model(checkpoint) | run_note(checkpoint.meta).settings
+    model = read_as(dict[str, Any], checkpoint.meta.get("model", {}), "model")
+    saved = {f"model.{name}": value for name, value in model.items()}
+    saved |= run_note(checkpoint.meta).settings
     return replaced(load_config(home / "config.toml", unknown=[]), saved)
 
 
@@ -340,10 +342,10 @@ def save_run(trainer: ContinualTrainer, path: str | os.PathLike[str]) -> None:
     """
     home, position = Path(path), trainer.position
     there = {entry.name for entry in home.iterdir()} if home.exists() else set()
-    if not there <= {"config.toml", "checkpoints"}:
-        raise FileExistsError(f"{home} holds files already; choose another path, or remove it")
-    if any(entry.step > position for entry in list_checkpoints(home / "checkpoints")):
-        raise FileExistsError(f"{home} holds a later state; choose another path, or remove it")
+    is_later = any(entry.step > position for entry in list_checkpoints(home / "checkpoints"))
+    if is_later or not there <= {"config.toml", "checkpoints"}:
+        what = "a later state" if is_later else "files already"
+        raise FileExistsError(f"{home} holds {what}; choose another path, or remove it")
     config = _config_of(trainer)
     home.mkdir(mode=0o700, parents=True, exist_ok=True)  # private, as those of `tgflow run`
     checkpoint, start = trainer.checkpoint(), trainer.stream_start
@@ -444,8 +446,7 @@ def _ids_of(trainer: ContinualTrainer) -> NodeIds:
 
 def find_checkpoint(path: str | os.PathLike[str]) -> tuple[Path, Checkpoint]:
     """Return the directory of a run and its checkpoint; `path` and errors as `open_run`."""
-    directory = Path(path)
-    home, checkpoint = directory, directory
+    directory = home = checkpoint = Path(path)
     if (directory / "config.toml").exists():
         checkpoint = directory / "checkpoint"
     else:
@@ -488,11 +489,6 @@ def _newest(home: Path) -> Checkpoint:
         except (CheckpointDamaged, OSError) as damaged:
             error = damaged
     raise error
-
-
-def saved_model(checkpoint: Checkpoint) -> dict[str, Any]:
-    settings = read_as(dict[str, Any], checkpoint.meta.get("model", {}), "model")
-    return {f"model.{name}": value for name, value in settings.items()}
 
 
 def initial_settings(

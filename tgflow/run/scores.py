@@ -7,7 +7,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, nullcontext, suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from tgflow.base.units import ticks_in, ticks_per_unit
 from tgflow.checkpoint import Checkpoint, Component
-from tgflow.checkpoint.durable.fs import AppendedFile, writing
+from tgflow.checkpoint.durable.fs import AppendedFile, crc32_of, writing
 from tgflow.checkpoint.typed import read_as
 from tgflow.graph.batch import HostEvents
 from tgflow.graph.events import NO_LABEL
@@ -105,17 +105,14 @@ class _ScoreFile:
 
     def rewind(self, mark: ScoreMark) -> None:
         """Truncate to `mark` once what it counts is verified; a missing file is created."""
-        file, left, crc32 = self._file, mark.num_bytes, 0
+        file, left = self._file, mark.num_bytes
         way_out = "bring the file back from a copy, or name another one for new rows: --scores"
         if file.size < left:
             raise ScoresLost(
                 f"{file.path} has {file.size:,} bytes, and the run has written {left:,}: "
                 f"rows of scores are missing; {way_out}"
             )
-        with file.path.open("rb") if left else nullcontext() as written:
-            while written is not None and (data := written.read(min(left, 1 << 20))):
-                crc32, left = zlib.crc32(data, crc32), left - len(data)
-        if mark.crc32 != crc32:
+        if mark.crc32 != (crc32 := crc32_of(file.path, left)):
             raise ScoresLost(
                 f"{file.path} is damaged: its checksum differs, so rows of scores are lost, and "
                 f"nothing in it was changed; {way_out}"
@@ -509,9 +506,7 @@ def open_scores(run: RunContext) -> SavedScores | None:
             f"{to} was completed when the run continued with {owned}; name that one, or a "
             "third: --scores"
         )
-    is_own = is_counted
-    if is_file and not is_counted:
-        is_own = owner.get("to") == to and trainer.position <= owner["from"]
+    is_own = is_counted or (owner.get("to") == to and trainer.position <= owner["from"])
     # a checksum shows whose rows a file has, but a Parquet file or uncounted rows have none
     if is_file and (not mark.num_bytes or format_of(Path(to)) == "parquet" or DAY in to):
         there = [path for path in score_files(to).values() if path.stat().st_size]
@@ -522,13 +517,8 @@ def open_scores(run: RunContext) -> SavedScores | None:
             )
     if is_file and not is_counted:
         directory.files.write_json(OWNER, {"to": to, "from": trainer.position})
-    sink: FileScores | TopicScores
-    if is_file:
-        sink = FileScores(to, directory.path, config.scores.keep_days)
-    else:
-        transport = find_transport(to)
-        assert transport is not None
-        assert transport.topic is not None
+    sink: Any = FileScores(to, directory.path, config.scores.keep_days) if is_file else None
+    if (transport := find_transport(to)) is not None and transport.topic is not None:
         sink = TopicScores(transport.topic(to, config.section_of(scheme_of(to))))
     saved = SavedScores(to, sink, rows, run, mark)
     trainer.scorer.on_scores = saved.write

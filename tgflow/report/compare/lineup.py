@@ -58,6 +58,16 @@ class Entrant:
         """Label and seed, such as tgn/0."""
         return f"{self.label}/{self.seed}"
 
+    def facts(self) -> dict[str, Any]:
+        """Return its part of the summary of a comparison, JSON-serializable."""
+        parameters = [*self.model.parameters()]
+        names = ("label", "seed", "frozen_of", "frozen_at")
+        return {name: getattr(self, name) for name in names} | {
+            "num_parameters": sum(each.numel() for each in parameters),
+            "bytes": {"parameters": sum(each.nbytes for each in parameters)},
+            "learning": dict(self.learning),
+        }
+
 
 Lineup: TypeAlias = Sequence[Entrant]
 

@@ -249,21 +249,6 @@ def _participant(entrant: Entrant, trained: Trained) -> dict[str, Any]:
     result = trained.result
     each = 1e6 / result["events_per_second"] if result else float("nan")
     overhead = each * result["overhead_share"] if result else float("nan")
-    model = entrant.model
-    return {
-        "label": entrant.label,
-        "seed": entrant.seed,
-        "frozen_of": None,
-        "frozen_at": None,
-        "failure": trained.failure,
-        "num_parameters": sum(p.numel() for p in model.parameters()),
-        "microseconds": {
-            "compute": each - overhead,
-            "commit": 0.0,
-            "preparation": overhead,
-            "all": each,
-        },
-        "bytes": {"parameters": sum(p.nbytes for p in model.parameters())},
-        "learning": dict(entrant.learning),
-        **result,
-    }
+    spent = {"compute": each - overhead, "commit": 0.0, "preparation": overhead, "all": each}
+    facts = entrant.facts() | {"failure": trained.failure, "microseconds": spent}
+    return {**facts, **result}
