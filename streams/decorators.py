@@ -56,7 +56,6 @@ def playback(
 
 
 def _first(batches: Iterable[EventBatch], limit: int) -> Iterator[EventBatch]:
-    """Yield the first `limit` events."""
     left = limit
     if left == 0:
         return

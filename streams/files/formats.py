@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -172,9 +172,9 @@ def _read_file(path: Path, texts: Sequence[str], layout: TextLayout) -> pa.Table
     given = {each.name: getattr(layout, each.name) for each in fields(TextLayout)}
     if given["format"] is not None and FORMATS[given["format"]].dialect is None:
         given["format"] = None
+    if not any(each is not None for each in given.values()) and kind in ("csv", "tsv"):
+        given["format"] = kind  # whatever its columns are
     layout = TextLayout(**given)
-    if layout == TextLayout() and kind in ("csv", "tsv"):
-        layout = replace(layout, format=kind)  # whatever its columns are
     is_delimited = kind is None or FORMATS[kind].dialect is not None
     try:
         if kind == "jsonl":

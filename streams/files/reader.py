@@ -201,8 +201,8 @@ class Files:
         name, number = str(position["name"]), int(position["file"] or 0)
         if self._folder is None:
             if number >= len(self.names):
-                text = f"file {number + 1}, {name!r}, no longer exists"
-                raise SourceExpired(self.names[0], "schema", f"{text}; it had been read in part")
+                text = f"file {number + 1}, {name!r}, no longer exists; it had been read in part"
+                raise SourceExpired(self.names[0], "schema", text)
             if self.names[number] != name:
                 text = f"file {number + 1} was {name!r}; give the same files in their order"
                 raise SourceMismatch(self.names[number], "schema", text)
@@ -210,11 +210,10 @@ class Files:
         if name not in self.names:
             text = f"{name!r} is gone before it was read completely; put it back"
             raise SourceExpired(str(self._folder), "schema", text)
-        found = self.names.index(name)
-        if found > number:
-            text = f"{found} files sort before {name!r}, but {number} did when it was read"
-            way_out = "give new files names that sort after the old ones"
-            raise SourceMismatch(str(self._folder), "schema", f"{text}; {way_out}")
+        if (found := self.names.index(name)) > number:
+            text = f"{found} files sort before {name!r}, but {number} did when it was read; give "
+            text += "new files names that sort after the old ones"
+            raise SourceMismatch(str(self._folder), "schema", text)
         return found
 
     def progress(self, current: int) -> float:
@@ -234,7 +233,6 @@ def paths_of(source: str) -> list[Path]:
 
 
 def _paths_in(folder: Path, after: str = "") -> list[Path]:
-    """Return the files in a folder whose names sort after `after`."""
     last = _natural(after)
     paths = (p for p in folder.iterdir() if p.name[0] not in "._" and _natural(p.name) > last)
     return sorted((p for p in paths if p.is_file()), key=lambda path: _natural(path.name))
@@ -256,19 +254,15 @@ def find_files(
     open_file = partial(decoder_for, layout=options, max_bytes=most, block_bytes=block_bytes)
     comments = SNAP.comments + ((options.comment.encode(),) if options.comment else ())
     is_path = _is_path(source)
-    if _is_path(source) and is_pipe(source):
+    if is_path and is_pipe(source):
         return _of_pipe(str(source), open_file, options.format, comments)
     if is_path or (isinstance(source, Sequence) and source and all(map(_is_path, source))):
-        paths = [*map(file_path, [source] if is_path else source)]
-        last, folder = paths[-1], None
-        if is_path and not last.exists():
-            raise FileNotFoundError(f"there is no file or folder {str(last)!r}")
-        growth = FileTail()
-        if is_path and last.is_dir():
-            folder, paths = last, _paths_in(last)
-            if not paths:
-                raise StreamError(str(folder), "schema", "the folder holds no files")
-        elif follow:
+        paths = paths_of(str(source)) if is_path else [*map(file_path, source)]
+        folder = Path(source) if is_path and Path(source).is_dir() else None
+        if not paths:
+            raise StreamError(str(folder), "schema", "the folder holds no files")
+        last, growth = paths[-1], FileTail()
+        if follow and folder is None:
             kind = format_of(last)
             is_text = last.suffix not in COMPRESSION and (kind is None or FORMATS[kind].is_text)
             if not is_text:
@@ -444,18 +438,16 @@ class Reader:
 
         Reads everything; `unknown_label` must be set, if only to nothing.
         """
-        own, places, counts = self._coding, dict[str, int](), np.zeros(0, dtype=np.int64)
+        own, places, counts = self._coding, dict[str, int](), Counter[int]()
         self._coding = LabelCoding(self._options, places)
         try:
             for rows, _ in self._read():
                 assert rows.events.label is not None
-                found = np.bincount(rows.events.label[rows.events.label >= 0])
-                if len(found) > len(counts):
-                    counts, found = found, counts
-                counts[: len(found)] += found
+                found, nums = np.unique(rows.events.label, return_counts=True)
+                counts.update(dict(zip(found.tolist(), nums.tolist(), strict=True)))
         finally:
             self._coding = own
-        return {text: int(counts[place]) for text, place in places.items() if place < len(counts)}
+        return {text: counts[place] for text, place in places.items() if place in counts}
 
     def _all(
         self,
@@ -506,7 +498,6 @@ class Reader:
         return decoder.read(schema, start)
 
     def _columns(self, decoder: Decoder, names: Sequence[str]) -> Columns:
-        """Return the columns to read from a file; `StreamError` if one is missing or repeated."""
         where, options = decoder.name, self._options
         roles = {role: getattr(options, role) for role in ("src", "dst", "t", *OPTIONAL)}
         if self._labels_later and options.label not in names:
@@ -688,18 +679,15 @@ def _with_usual_names(
     files: Files, options: StreamOptions, event_id: str | None
 ) -> tuple[StreamOptions, dict[str, str]]:
     """Return the options with the columns that have usual names, and these columns by role."""
-    found: dict[str, str] = {}
-    for names in (decoder.names() for decoder in files.decoders):
-        if names is None:
-            continue
-        features = options.features or ()
-        used = {*([features] if isinstance(features, str) else features), event_id}
-        used |= {getattr(options, role) for role in ("src", "dst", "t", *OPTIONAL)}
+    found, features = dict[str, str](), options.features or ()
+    used = {*([features] if isinstance(features, str) else features), event_id}
+    used |= {getattr(options, role) for role in ("src", "dst", "t", *OPTIONAL)}
+    there = (names for each in files.decoders if (names := each.names()) is not None)
+    if (names := next(there, None)) is not None:
         for role, known in _USUAL_NAMES.items():
             usual = [name for name in names if name not in used and name.strip().lower() in known]
             if getattr(options, role) == role and role not in names and len(usual) == 1:
                 found[role] = usual[0]
-        break
     return replace(options, **found), found  # type: ignore[arg-type]
 
 

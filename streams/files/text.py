@@ -522,7 +522,6 @@ def parse_rows(
 
 
 def _selected(lines: Text, ends: Int64s, rows: Int64s) -> Text:
-    """Return the lines `rows`, in increasing order."""
     if not len(rows):
         return b""
     starts = np.append(0, ends[:-1])

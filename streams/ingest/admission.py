@@ -193,7 +193,6 @@ def _classify_each(
     sizes: Int64s | None,
     most: Int64s | None,
 ) -> tuple[PartitionState, list[RowFault], int]:
-    """Classify events one by one."""
     rejected: list[RowFault] = []
     max_t, floor, forced = state.max_t, state.floor, 0
     lateness, jump = limits
@@ -458,7 +457,6 @@ class Admission:
         return self._recent.setdefault(partition, RecentIds(self._config.dedup_window))
 
     def _remember(self, partition: int, seen: Seen) -> None:
-        """Add event ids of earlier rows, if deduplication is on."""
         if self._config.dedup_window:
             self._ids_of(partition).remember(seen)
 

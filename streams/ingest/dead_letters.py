@@ -128,7 +128,6 @@ class DeadLetterFiles:
             self._close()
 
     def _segments(self) -> list[int]:
-        """Return the numbers of the existing files, in order."""
         names = (path.stem for path in self._directory.iterdir() if path.suffix == ".jsonl")
         return sorted(int(name) for name in names if name.isdecimal())
 
@@ -160,7 +159,6 @@ class DeadLetterFiles:
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """Raise after an earlier failure, and record a new one."""
         if self._failure is not None:
             why = self._failure.strerror or str(self._failure)
             text = f"dead letters could not be written before ({why})"

@@ -249,7 +249,6 @@ class ReaderProcesses:
         return {p for p in partitions if self._processes[p % len(self._processes)] is process}
 
     def _receive(self, timeout: float) -> None:
-        """Receive what has arrived, waiting up to `timeout` seconds for the first message."""
         alive = {each.connection: each for each in self._processes if each.failure is None}
         for connection in wait([*alive], timeout):
             for rows in alive[connection].receive():  # type: ignore[index]
@@ -257,7 +256,6 @@ class ReaderProcesses:
                 self._waiting.append(replace(rows, locate=origins))
 
     def _raise_failure(self) -> None:
-        """Raise the error of a process whose rows have all been taken."""
         waiting = {rows.partition for rows in self._waiting}
         for each in self._processes:
             if each.failure is not None and not self._own(each, waiting):
@@ -278,13 +276,9 @@ class _Process:
             ) from None
         ours, theirs = socket.socketpair()
         with theirs:
+            code = f"from {__name__} import main; main({theirs.fileno()})"
             self._child = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    "-c",
-                    f"from {__name__} import main; main({theirs.fileno()})",
-                ],
+                [sys.executable, "-P", "-c", code],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -347,7 +341,6 @@ class _Process:
 
 
 def _serve(connection: Connection, job: Any) -> None:
-    """Read one part of the partitions, and send the rows as they are wanted."""
     messages: SimpleQueue[logging.LogRecord] = SimpleQueue()
     handler = QueueHandler(messages)
     handler.setLevel(logging.WARNING)

@@ -68,14 +68,8 @@ class Scale:
                 f"tick_unit={tick!r} is coarser than time_unit={unit!r}; pass a finer one"
             )
         count = per_unit.numerator
-        return cls(unit, tick, count, max(_multiplicity(2, count), _multiplicity(5, count)))
-
-
-def _multiplicity(prime: int, number: int) -> int:
-    count = 0
-    while number % prime == 0:
-        number, count = number // prime, count + 1
-    return count
+        digits = sum(count % 2**i == 0 or count % 5**i == 0 for i in range(1, 64))
+        return cls(unit, tick, count, digits)
 
 
 UNSCALED = Scale("tick", "tick", is_time=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -243,11 +244,10 @@ def _refuse_invalid(batch: pa.RecordBatch, names: Sequence[str]) -> None:
 
 def _is_invalid(array: pa.Array) -> bool:
     flat = pa.types.is_primitive(array.type) or pa.types.is_decimal(array.type)
-    try:
+    with suppress(pa.ArrowInvalid):
         array.validate(full=not flat)  # every bit pattern is a valid number
-    except pa.ArrowInvalid:
-        return True
-    return False
+        return False
+    return True
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -281,8 +281,7 @@ def _id_column(array: pa.Array, name: str, kind: IdKind, max_id: int) -> pa.Arra
 
     if kind == "int" and pa.types.is_integer(array.type) and not array.null_count:
         values = array.to_numpy(zero_copy_only=False)
-        if values.dtype != np.uint64:
-            values = np.asarray(values, dtype=np.int64)
+        values = values if values.dtype == np.uint64 else np.asarray(values, dtype=np.int64)
         _refuse(values.view(np.uint64) > np.uint64(max_id), fault)  # negative ones wrap to huge
         return pa.array(values.view(np.int64))
     try:
@@ -329,10 +328,10 @@ def first_id_kind(where: str, ends: Sequence[tuple[str, object]]) -> tuple[IdKin
     is written in another way, such as 007 or 12.0. Missing values do not count.
     """
     ends = [(name, value) for name, value in ends if value not in (None, "")]
-    for name in dict.fromkeys(name for name, _ in ends):
-        there = [v for other, v in ends if other == name]
-        if there and not any(map(_is_id, there)):
-            text = f"{name} is {shown(there[0])}, expected an integer or a string; {AS_TEXT}"
+    valid = {name for name, value in ends if _is_id(value)}
+    for name, value in ends:
+        if name not in valid:
+            text = f"{name} is {shown(value)}, expected an integer or a string; {AS_TEXT}"
             raise StreamError(where, "type", text)
     for name, value in ends:
         if _is_id(value) and (isinstance(value, str) or canonical(str(value)) is None):
@@ -700,10 +699,8 @@ def label_values(
         ValueError: If two labels do not show which is class 1, or the classes are too many.
     """
     total, kinds = sum(counts.values()), {*counts}
-    shares = [
-        shown(kind) + (f" ({count:,} of {total:,} rows)" if total else "")
-        for kind, count in counts.items()
-    ]
+    num = " ({:,} of {:,} rows)" if total else ""
+    shares = [shown(kind) + num.format(count, total) for kind, count in counts.items()]
     some = " and ".join(shares) if len(shares) < 3 else ", ".join(shares[:8])
     if positive is not None:
         first = label_text(positive)
@@ -799,8 +796,7 @@ class TextClasses:
             if word and word not in known and len(known) < self._most:
                 known[word] = len(known)
         numbers = np.array([known.get(word, -1) for word in words], dtype=np.int64)
-        index = found.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        classes: Int64s = numbers[index]
+        classes: Int64s = numbers[found.indices.to_numpy(zero_copy_only=False)]
         return classes
 
 
@@ -877,11 +873,10 @@ def _fill(x: Float32s, array: pa.Array, name: str, missing: float | None) -> Non
     is_list = pa.types.is_list(array.type) or pa.types.is_fixed_size_list(array.type)
     if missing is None or is_list:
         _refuse_nulls(array, name, NEEDED if is_list else FILLED)
-    width = x.shape[1]
+    if (width := x.shape[1]) != 1 and not is_list:
+        text = f"{name} is of type {array.type}, expected lists as in most of the first rows"
+        _refuse_all(len(x), "width", text)
     if not is_list:
-        if width != 1:
-            text = f"{name} is of type {array.type}, expected lists as in most of the first rows"
-            _refuse_all(len(x), "width", text)
         _copy(x, array, name, missing)
         return
     lengths = pc.list_value_length(array).to_numpy(zero_copy_only=False)

@@ -151,13 +151,8 @@ def open_ingest(run: RunContext, opened: ExitStack) -> Ingest:
     config, source = run.config, run.source
     order = order_of(config.order, config.stream, has_log=run.log is not None)
     if config.stream.sort:  # all events are buffered until the end
-        order = replace(
-            order,
-            allowed_lateness=1e300,
-            late="dead_letter",
-            buffer_events=INT64_MAX,
-            buffer_bytes=INT64_MAX,
-        )
+        buffer = {"buffer_events": INT64_MAX, "buffer_bytes": INT64_MAX}
+        order = replace(order, allowed_lateness=1e300, late="dead_letter", **buffer)
     lateness = order.allowed_lateness
     if lateness is not None and parse_seconds(lateness) > order.timeouts()[1]:
         text = f"--allowed-lateness is {lateness}, but after {order.order_timeout} without a row "
@@ -249,16 +244,15 @@ class SavedIngest(Component, Callback):
         Ids(self._ingest.ids, self._nodes.upto(self._trainer.position)).save(writer)
         if self._log is not None:
             writer.outside.append(self._log.sync)
-        if self._log is not None and not self._keep_log:
-            writer.committed.append(lambda path: self._drop_segments())
+            if not self._keep_log:
+                writer.committed.append(lambda path: self._drop_segments())
         save_ingest(self._pending, writer)
         save_columns(self._pending.classes, self._features, writer)
         if (labels := self._ingest.labels) is not None and labels.by_id:
-            writer.note(LABEL_IDS, self._trainer.position)
-            first, ids = labels.first // PIECE * PIECE, labels.ids()
-            read = lambda start, stop: {"ids": torch.from_numpy(ids(start, stop))}  # noqa: E731
+            first, stop, ids = labels.first // PIECE * PIECE, self._trainer.position, labels.ids()
+            writer.note(LABEL_IDS, stop)
             writer.note(LABEL_IDS_FIRST, first)
-            stop = self._trainer.position
+            read = lambda start, stop: {"ids": torch.from_numpy(ids(start, stop))}  # noqa: E731
             put_pieces(writer, LABEL_IDS, PIECE, stop, read, first=first, volatile=True)
 
     def saved(self) -> None:

@@ -397,7 +397,6 @@ class RunMetrics:
         return {"labels": counts | label_delays(self._trainer.graph, MOST_LABELS)}
 
     def _rows(self) -> dict[str, Any]:
-        """Return counts of rows by partition, lag, watermark and the source's counters."""
         report = self._ingest.report()
         counts = report["counts"]
         partitions, refused = counts["partitions"], counts["refused"]

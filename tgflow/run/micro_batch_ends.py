@@ -85,7 +85,6 @@ def line_of(position: int) -> bytes:
 
 
 def _end_of(line: bytes) -> int | None:
-    """Parse the end in a line, None if it is damaged."""
     number = line.partition(b" ")[0]
     return int(number) if number.isdigit() and line == line_of(int(number)) else None
 

@@ -397,7 +397,6 @@ def _page(
 
 
 def _protocol(flat: Mapping[str, Any], training: TrainingConfig) -> list[tuple[str, str]]:
-    """Return the settings needed to compare the figures with others."""
     sees = {
         "batch": "batch: a query sees the state at the start of its batch",
         "event": "event: a query sees every event strictly before it",

@@ -200,7 +200,6 @@ class FrameReplica(Replica):
         return frames
 
     def _apply(self, frames: Sequence[Frame]) -> None:
-        """Apply frames: events and rows of each, the latest of all else."""
         if not frames:
             return
         run, graph = self.predictor, self.predictor.graph

@@ -167,19 +167,15 @@ def _narrow(graph: TemporalGraph, run: RunContext) -> None:
 
 
 def _check_widths(run: RunContext, checkpoint: Checkpoint, flag: str) -> None:
-    """Raise `ConfigError` if edge or node features have other widths than those of a checkpoint."""
     columns = "--features, --categorical and --set stream.max_categories"
     for name, of, now, same in (
         ("edge_x", "--features", run.x_dim, columns),
         ("node_x", "--node-features", run.node_x_dim, "--node-features and --node-columns"),
     ):
         noted = read_as(dict[str, Any], checkpoint.meta.get(name, {}), name)
-        there = read_as(int, noted.get("dim", 0), f"{name}.dim")
-        if there != now:
-            raise ConfigError(
-                f"{flag}{of}: those of the run have width {there}, and now {now}; give the same "
-                f"{same}"
-            )
+        if (there := read_as(int, noted.get("dim", 0), f"{name}.dim")) != now:
+            text = f"those of the run have width {there}, and now {now}; give the same {same}"
+            raise ConfigError(f"{flag}{of}: {text}")
 
 
 def _open_table(run: RunContext) -> Table | None:
@@ -244,20 +240,13 @@ class SavedEvents(Component):
         """Raise SourceMismatch if the checkpoint belongs to other events or node features."""
         num = read_natural(meta, "position")
         digest = read_as(str, meta.get("events_sha256"), "events_sha256")
+        c, started = directory.config, f"than when {directory.path} was started"
         if (num, digest) != (self._num, self._digest):
-            raise SourceMismatch(
-                directory.config.stream.path,
-                "schema",
-                f"it has other events than when {directory.path} was started "
-                f"({num:,} then, {self._num:,} now); bring them back, or give another --out",
-            )
+            text = f"it has other events {started} ({num:,} then, {self._num:,} now); bring them "
+            raise SourceMismatch(c.stream.path, "schema", f"{text}back, or give another --out")
         if meta.get("node_x_sha256") != self._of_nodes:
-            raise SourceMismatch(
-                str(directory.config.graph.node_features),
-                "schema",
-                f"nodes have other features than when {directory.path} was started; bring the file "
-                "back as it was, or give another --out",
-            )
+            text = f"nodes have other features {started}; bring the file back as it was, or give "
+            raise SourceMismatch(str(c.graph.node_features), "schema", f"{text}another --out")
 
     def save(self, writer: Checkpoint) -> None:
         writer.note("position", self._num)

@@ -352,7 +352,6 @@ class Replicas(AbstractContextManager["Replicas"]):
         os.close(self._metrics_fd)
 
     def _keep(self, index: int) -> None:
-        """Start a replica, and the next one when it ends."""
         while True:
             with self._starting:
                 if self._ends.is_set():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import io
 import os
 import sys
@@ -142,6 +143,12 @@ def crc32_of(path: Path, num_bytes: int = sys.maxsize) -> int:
         while data := file.read(min(num_bytes, 1 << 20)):
             crc, num_bytes = zlib.crc32(data, crc), num_bytes - len(data)
     return crc
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class AppendedFile:

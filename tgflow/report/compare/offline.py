@@ -120,7 +120,6 @@ class OfflineResults:
 
 
 def _trained_of(checkpoint: Checkpoint) -> list[Trained]:
-    """Return the finished entrants of a checkpoint."""
     found = []
     notes = read_as(list[dict[str, Any]], checkpoint.meta.get("trained"), "trained")
     for number, noted in enumerate(notes):
@@ -180,7 +179,6 @@ def compare_offline(
 def _trained(
     key: str, trainer: OfflineTrainer, scores: _TestScores, results: OfflineResults
 ) -> Trained:
-    """Train an entrant, resuming from its saved epoch, and store its result."""
     results.resume(trainer)
     result, failure = {}, None
     try:

@@ -85,7 +85,6 @@ class Outcome:
 
 
 def _read(path: Path, names: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
-    """Return columns of a file by name, all of them if none are named."""
     try:
         with pa.memory_map(str(path)) as file:
             table = pa.ipc.open_file(file).read_all()

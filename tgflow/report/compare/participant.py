@@ -211,7 +211,6 @@ class Participant(Component):
         return self._watch.seconds(learns=self.num_updates > 0)
 
     def _microseconds(self) -> dict[str, float]:
-        """Return the microseconds per event: computing, storing, and preparing batches."""
         progress = self.stepper.progress
         seconds = {"compute": progress.compute_seconds} | self._seconds()
         out = {name: 1e6 * x / max(progress.num_events, 1) for name, x in seconds.items()}

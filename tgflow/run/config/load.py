@@ -105,7 +105,6 @@ def _table(
 
 
 def _add_protocol_settings(table: dict[str, Any]) -> None:
-    """Add the settings of the named protocol; explicit settings take precedence."""
     learning, graph = table.get("learning"), table.setdefault("graph", {})
     name = learning.get("protocol") if isinstance(learning, dict) else None
     if not isinstance(name, str) or name not in PROTOCOLS:
@@ -116,7 +115,6 @@ def _add_protocol_settings(table: dict[str, Any]) -> None:
 
 
 def _add_stream_defaults(table: dict[str, Any]) -> None:
-    """Add the defaults that depend on the stream: policies for late and repeated events."""
     stream, order = table.get("stream", {}), table.setdefault("order", {})
     if not (isinstance(stream, dict) and isinstance(order, dict)):
         return
@@ -141,7 +139,6 @@ def _read_toml(file: Path) -> dict[str, Any]:
 
 
 def _drop_unknown(table: dict[str, Any]) -> list[str]:
-    """Remove unknown sections and settings from `table`; return their names."""
     gone = []
     for section in list(table):
         if section not in sections():
