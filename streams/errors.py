@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tgflow.base.text import shortened
 
 CODES = {
@@ -98,15 +96,6 @@ class TooManyBadRecords(StreamError):
 
 class LateEvent(StreamError):
     """Raised for an event later than `allowed_lateness` under the policy "error"."""
-
-
-@dataclass(frozen=True, slots=True)
-class RowFault:
-    """Error of one row."""
-
-    row: int
-    code: str
-    text: str
 
 
 def shown(value: object) -> str:

@@ -104,7 +104,7 @@ class EventSource(Reader):
         wrong = (t == INT64_MIN) | (t == INT64_MAX)
         if not self.sort:
             wrong |= t < before
-        found = [(fault.row, fault.code, fault.text) for fault in rows.faults[:1]]
+        found = [(row, *fault) for row, fault in [*rows.faults.items()][:1]]
         if wrong.any():
             at = int(np.argmax(wrong))
             code, text = "time_range", f"t is {t[at]}, the smallest or largest int64"

@@ -18,13 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tgflow.streams.errors import (
-    RowFault,
-    SourceCorrupt,
-    SourceMismatch,
-    SourceTruncated,
-    StreamError,
-)
+from tgflow.streams.errors import SourceCorrupt, SourceMismatch, SourceTruncated, StreamError
 from tgflow.streams.files.decoder import (
     ANCHOR_BYTES,
     SAMPLES,
@@ -496,7 +490,7 @@ def refuse_tiny(
 
 def parse_rows(
     lines: Text, ends: Int64s, parser: Parser, longest: int, left_out: int = 0
-) -> tuple[list[pa.RecordBatch], Int64s | None, list[RowFault]]:
+) -> tuple[list[pa.RecordBatch], Int64s | None, dict[int, Fault]]:
     """Return the rows, the number of each (None if all are rows), and the faults of the others.
 
     Rows are parsed in pieces, or else line by line.
@@ -505,7 +499,7 @@ def parse_rows(
     sizes = ends - starts + left_out
     text = f"the line has {{:,}} bytes, more than max_record_bytes={longest}"
     too_large = np.flatnonzero(sizes > longest).tolist()
-    faults = [RowFault(row, "too_large", text.format(sizes[row])) for row in too_large]
+    faults: dict[int, Fault] = {row: ("too_large", text.format(sizes[row])) for row in too_large}
     batches, index = [], [np.empty(0, dtype=np.int64)]
     num_pieces = 1 + len(lines) // _PIECE_BYTES
     for piece in filter(len, np.array_split(np.flatnonzero(sizes <= longest), num_pieces)):
@@ -513,7 +507,7 @@ def parse_rows(
         if batch is None:
             there = ((row, bytes(lines[starts[row] : ends[row]])) for row in piece.tolist())
             found = {row: parser.row(line) for row, line in there}
-            faults += [RowFault(row, *fault) for row, (_, fault) in found.items() if fault]
+            faults |= {row: fault for row, (_, fault) in found.items() if fault}
             good = {row: values for row, (values, fault) in found.items() if not fault}
             batch, rows = parser.batch([*good.values()]), np.array([*good], np.int64)
         batches.append(batch)

@@ -16,7 +16,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tgflow.base.units import INT64_MAX, ticks_per_unit
-from tgflow.streams.errors import RowFault
 from tgflow.streams.ingest.config import AFTER_ALL, BEFORE_ALL, OrderConfig
 from tgflow.streams.ingest.ingest_state import DedupWindow, IngestState, PartitionState, Seen
 from tgflow.streams.ingest.ordering import (
@@ -28,7 +27,7 @@ from tgflow.streams.ingest.ordering import (
     sequence,
     sizes_of,
 )
-from tgflow.streams.rows.row_batch import BadRow, EventColumns, Int64s, RowBatch
+from tgflow.streams.rows.row_batch import BadRow, EventColumns, Fault, Int64s, RowBatch
 
 AHEAD_MS = 86_400_000
 """Milliseconds by which a time may be after the clock, where `max_time_jump` is unset."""
@@ -148,7 +147,7 @@ def classify(
     window: BoundedWindow | None = None,
     sizes: Int64s | None = None,
     most: Int64s | None = None,
-) -> tuple[PartitionState, list[RowFault], int]:
+) -> tuple[PartitionState, dict[int, Fault], int]:
     """Classify the next events of a partition: reject late events and bad times.
 
     All events before `released` have been released. If the events at or after the watermark could
@@ -156,12 +155,12 @@ def classify(
     `most` is the latest time that each may have; None: any.
 
     Returns:
-        The state after them, with `max_t` and `floor`; the rejected events, in order; and how often
-        the watermark was forced forward.
+        The state after them, with `max_t` and `floor`; the faults of rejected events, by number;
+        and how often the watermark was forced forward.
     """
     lateness, jump = limits
     if not len(t):
-        return state, [], 0
+        return state, {}, 0
     before = np.maximum.accumulate(np.concatenate([np.array([state.max_t]), t[:-1]]))
     is_odd = (t == BEFORE_ALL) | (t == AFTER_ALL)
     if jump is not None:  # the first event of a partition cannot be checked
@@ -172,10 +171,10 @@ def classify(
         return _classify_each(t, state, limits, released, window, sizes, most)
     least = max(state.floor, released)
     late = (t < least) | ((t < before) & (_distance(before, t) > lateness))
-    rejected = [
-        _late(row, int(t[row]), max(least, int(before[row]) - lateness), lateness, state.floor)
+    rejected = {
+        row: _late(int(t[row]), max(least, int(before[row]) - lateness), lateness, state.floor)
         for row in np.flatnonzero(late).tolist()
-    ]
+    }
     return replace(state, max_t=max(int(before[-1]), int(t[-1]))), rejected, 0
 
 
@@ -192,24 +191,24 @@ def _classify_each(
     window: BoundedWindow | None,
     sizes: Int64s | None,
     most: Int64s | None,
-) -> tuple[PartitionState, list[RowFault], int]:
-    rejected: list[RowFault] = []
+) -> tuple[PartitionState, dict[int, Fault], int]:
+    rejected: dict[int, Fault] = {}
     max_t, floor, forced = state.max_t, state.floor, 0
     lateness, jump = limits
     each = [0] * len(t) if sizes is None else sizes.tolist()
     for row, (at, size) in enumerate(zip(t.tolist(), each, strict=True)):
         watermark = max(floor, max_t - lateness, released)
         if at in (BEFORE_ALL, AFTER_ALL):
-            rejected.append(RowFault(row, "time_range", f"t is {at}, a limit of int64"))
+            rejected[row] = "time_range", f"t is {at}, a limit of int64"
         elif jump is not None and max_t != BEFORE_ALL and at > max_t + jump:
             text = f"t is {at}, {at - max_t} ticks after the latest so far, {max_t}"
-            rejected.append(RowFault(row, "time_jump", f"{text}; max_time_jump is {jump} ticks"))
+            rejected[row] = "time_jump", f"{text}; max_time_jump is {jump} ticks"
         elif most is not None and at > most[row]:
             text = f"t is {at}, over a day after it was written or the clock; is the unit of times "
             text += "right, time_unit=...? else accept any, max_time_jump='none'"
-            rejected.append(RowFault(row, "time_jump", text))
+            rejected[row] = "time_jump", text
         elif at < watermark:
-            rejected.append(_late(row, at, watermark, lateness, floor))
+            rejected[row] = _late(at, watermark, lateness, floor)
         else:
             max_t = max(max_t, at)
             least = max(max_t - lateness, released)
@@ -218,13 +217,13 @@ def _classify_each(
     return replace(state, max_t=max_t, floor=floor), rejected, forced
 
 
-def _late(row: int, t: int, watermark: int, lateness: int, floor: int) -> RowFault:
+def _late(t: int, watermark: int, lateness: int, floor: int) -> Fault:
     text = f"t is {t}, {watermark - t} ticks before the watermark {watermark}; allowed_lateness is "
     text += f"{lateness} ticks, raise it to wait longer for such events"
     if watermark == floor:  # forced by evictions
         text = f"t is {t}, {watermark - t} ticks before the watermark {watermark}, as the reorder "
         text += "buffer was full; raise buffer_events and buffer_bytes"
-    return RowFault(row, "late", text)
+    return "late", text
 
 
 class Admitted(NamedTuple):
@@ -328,12 +327,10 @@ class Admission:
 
     def wanted(self) -> Set[int]:
         """Return the partitions to poll: when the buffer is full, only the ones that are behind."""
-        config, others = self._config, len(self._partitions) - 1
-        full = (others + 1) * len(self._buffer) >= others * config.buffer_events
-        full |= (others + 1) * self._buffer.num_bytes.total() >= others * config.max_bytes
-        if others and full:
-            return self._behind()
-        return self.live
+        config, num, buffer = self._config, len(self._partitions), self._buffer
+        is_full = num * len(buffer) >= (num - 1) * config.buffer_events
+        is_full |= num * buffer.num_bytes.total() >= (num - 1) * config.max_bytes
+        return self._behind() if num > 1 and is_full else self.live
 
     def admit(self, batch: RowBatch) -> Admitted:
         """Admit the next rows of a partition: buffer the events among them."""
@@ -343,10 +340,10 @@ class Admission:
         ids = rows.event_id_hash if dedup_window else None
         rows = replace(rows, rank=ranks(partition, state.seq + index), event_id_hash=ids)
         most = self._latest_times(batch.written)
-        num_duplicates = 0
+        num_rows = len(rows)
         if ids is not None:
             is_duplicate = self._ids_of(partition).duplicates(Seen(state.seq + index, ids))
-            if num_duplicates := int(np.count_nonzero(is_duplicate)):
+            if is_duplicate.any():
                 fresh = np.flatnonzero(~is_duplicate)
                 rows, index = rows.take(fresh), index[fresh]
                 most = most[fresh] if most is not None and len(most) > 1 else most
@@ -364,18 +361,18 @@ class Admission:
         self._change(partition, PartitionState(batch.position, seq, after.max_t, after.floor))
         rejected = batch.bad()
         if faults:
-            for fault in faults:
-                number = int(index[fault.row])
-                rejected.append(BadRow(number, fault.code, fault.text, batch.locate(number)))
-            rejected.sort(key=lambda row: row.index)
-            out = np.array([fault.row for fault in faults])
+            for row, fault in faults.items():
+                number = int(index[row])
+                rejected.append(BadRow(number, *fault, batch.locate(number)))
+            rejected.sort(key=lambda bad: bad.index)
+            out = np.array([*faults])
             if rows.event_id_hash is not None:
                 numbers, hashes = self._unlogged.setdefault(str(partition), [[], []])
                 numbers += sequence(rows.rank[out]).tolist()
                 hashes += rows.event_id_hash[out].tolist()
             rows = rows.take(np.delete(np.arange(len(rows)), out))
         self._admitted.append(self._buffered(rows))
-        return Admitted(rejected, num_duplicates, forced)
+        return Admitted(rejected, num_rows - len(index), forced)
 
     def release(
         self, silent: Set[int] = frozenset()

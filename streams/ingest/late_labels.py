@@ -544,7 +544,7 @@ def _rows(rows: RowBatch, start: int, stop: int) -> RowBatch:
         rows,
         events=rows.events.take(slice(first, last)),
         index=index[first:last] - start,
-        faults=[replace(f, row=f.row - start) for f in rows.faults if start <= f.row < stop],
+        faults={row - start: x for row, x in rows.faults.items() if start <= row < stop},
         num_rows=stop - start,
         locate=lambda row: rows.locate(row + start),
     )

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tgflow.streams.errors import RowFault
 from tgflow.streams.files.csv import csv_parser, typed_id
 from tgflow.streams.files.decoder import SAMPLES
 from tgflow.streams.files.jsonl import json_parser, parse_object
@@ -132,7 +131,7 @@ def _parsed(
     lines = b"\n".join([*records, b""])
     ends = np.cumsum([len(each) + 1 for each in records]) if ends is None else ends
     batches, _, faults = parse_rows(lines, ends, parser, len(lines))
-    return Decoded(batches, num_rows, {fault.row: (fault.code, fault.text) for fault in faults})
+    return Decoded(batches, num_rows, faults)
 
 
 def _is_plain(records: Sequence[bytes]) -> bool:
@@ -404,12 +403,11 @@ class RecordDecoder:
         written = np.repeat(np.fromiter(times, np.int64, len(records)), decoded.num_rows)
         schema, num_rows = self.codec.schema, int(decoded.num_rows.sum())
         numbers = np.delete(np.arange(num_rows), list(faults)) if faults else None
-        found = [RowFault(row, *fault) for row, fault in faults.items()]
         if decoded.batches:
-            rows = validate(decoded.batches, schema, index=numbers, faults=found)
+            rows = validate(decoded.batches, schema, index=numbers, faults=faults)
         else:
             none = no_rows(schema.ids, sum(schema.widths))
-            rows = RowBatch(none, numbers, found, num_rows)
+            rows = RowBatch(none, numbers, dict(sorted(faults.items())), num_rows)
         origins = RecordOrigins(chunk.partition, offsets, decoded.num_rows, whole, self)
         return replace(
             rows,

@@ -60,8 +60,8 @@ class Scale:
         return "range" if kind == "range" else "type"
 
     @classmethod
-    def between(cls, unit: str, tick: str) -> Scale:
-        """Return the scale from numbers in `unit` to ticks of 1 `tick`."""
+    def between(cls, unit: str, tick: str, format: str | None = None) -> Scale:
+        """Return the scale from numbers in `unit`, or texts of a `format`, to ticks of 1 `tick`."""
         per_unit = ticks_per_unit(unit, tick)
         if per_unit.denominator != 1:
             raise ValueError(
@@ -69,7 +69,7 @@ class Scale:
             )
         count = per_unit.numerator
         digits = sum(count % 2**i == 0 or count % 5**i == 0 for i in range(1, 64))
-        return cls(unit, tick, count, digits)
+        return cls(unit, tick, count, digits, is_text=format is not None, format=format)
 
 
 UNSCALED = Scale("tick", "tick", is_time=False)
@@ -113,9 +113,8 @@ class Times:
             found.append(f"times have decimals, and are kept in {tick}")
         if texts and "%z" not in (self.format or "") and not all(map(has_zone, texts)):
             found.append("times without a zone are read as UTC")
-        is_text = bool(texts) or self.format is not None
-        scale = replace(Scale.between(unit, tick), is_text=is_text, format=self.format)
-        return scale, "; ".join(found) or None
+        scale = Scale.between(unit, tick, self.format)
+        return replace(scale, is_text=scale.is_text or bool(texts)), "; ".join(found) or None
 
     def _seconds(self, text: str) -> Fraction | None:
         return time_seconds(text, self.format)

@@ -22,7 +22,7 @@ from tgflow.base.iso_time import CLOCK, DAY, EXAMPLE, time_seconds
 from tgflow.base.units import INT64_MAX, exact_decimal, ticks_per_unit
 from tgflow.graph.events import NO_LABEL, NUM_RELATIONS
 from tgflow.graph.id_columns import canonical, ids_of_kind
-from tgflow.streams.errors import RowFault, StreamError, shown
+from tgflow.streams.errors import StreamError, shown
 from tgflow.streams.rows.row_batch import (
     EventColumns,
     Fault,
@@ -72,7 +72,7 @@ def validate(
     schema: RowSchema,
     *,
     index: Int64s | None = None,
-    faults: Sequence[RowFault] = (),
+    faults: Mapping[int, Fault] | None = None,
     locate: Callable[[int], Origin] = nowhere,
     position: Position | None = None,
 ) -> RowBatch:
@@ -98,25 +98,25 @@ def validate(
     numbers = np.arange(num_rows) if index is None else index
     events: list[EventColumns] = []
     kept: list[Int64s] = []
-    found, done = [*faults], 0
+    found, done = {**(faults or {})}, 0
+    num_all = num_rows + len(found)
     for batch in batches:
         part, rows, bad = _checked(batch, schema)
         own = numbers[done : done + len(batch)]
         events.append(part)
         kept.append(own if rows is None else own[rows])
-        found += [RowFault(int(own[fault.row]), fault.code, fault.text) for fault in bad]
+        found |= {int(own[row]): fault for row, fault in bad.items()}
         done += len(batch)
     whole = EventColumns.concat(events)
     if whole.event_id is not None:
         whole = replace(whole, event_id_hash=hashes_of(whole.event_id))
-    found.sort(key=lambda fault: fault.row)
-    good = np.concatenate(kept) if found or index is not None else None
-    num_rows, spaced = num_rows + len(faults), 0
+    found = dict(sorted(found.items()))
+    good, spaced = np.concatenate(kept) if found or index is not None else None, 0
     for ids in (whole.src, whole.dst) if pa.types.is_string(whole.src.type) else ():
         if (np.frombuffer(ids.buffers()[2] or b"", dtype=np.uint8) == ord(" ")).any():
             spaced += pc.sum(pc.or_(pc.starts_with(ids, " "), pc.ends_with(ids, " "))).as_py() or 0
     counts = {SPACED: spaced} if spaced else {}
-    return RowBatch(whole, good, found, num_rows, locate, position or {}, counts=counts)
+    return RowBatch(whole, good, found, num_all, locate, position or {}, counts=counts)
 
 
 SPACED = "id_with_spaces_around"
@@ -154,10 +154,10 @@ def _refuse_nulls(array: pa.Array, name: str, text: str = NEEDED) -> None:
 
 def _checked(
     batch: pa.RecordBatch, schema: RowSchema
-) -> tuple[EventColumns, Int64s | None, list[RowFault]]:
+) -> tuple[EventColumns, Int64s | None, dict[int, Fault]]:
     """Return the events, the number of each in `batch` (None if all are events), and the faults."""
     index: Int64s | None = None
-    faults: list[RowFault] = []
+    faults: dict[int, Fault] = {}
     while True:
         try:
             if index is None:
@@ -166,7 +166,7 @@ def _checked(
         except BadRows as bad:
             index = np.arange(len(batch)) if index is None else index
             found = np.flatnonzero(bad.rows).tolist()
-            faults += [RowFault(int(index[row]), *bad.fault(row)) for row in found]
+            faults |= {int(index[row]): bad.fault(row) for row in found}
             good = np.flatnonzero(~bad.rows)
             batch, index = batch.take(pa.array(good)), index[good]
 

@@ -28,12 +28,8 @@ FILES = {
     "checkpoint": "model, memory, events",
     "config.toml": "these settings, for --config",
 }
-RUN_FILES = {
-    "report.html": "plots; open it in a browser",
-    "metrics.json": "all figures",
-    "checkpoints": "model, memory, events; --resume starts from there",
-    "config.toml": "these settings, for --config",
-}
+RUN_FILES = FILES | {"checkpoints": "model, memory, events; --resume starts from there"}
+del RUN_FILES["checkpoint"]
 
 
 def print_table(

@@ -7,7 +7,7 @@ import threading
 import zlib
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from tgflow.checkpoint import Checkpoint, CheckpointStore, Component
@@ -90,10 +90,8 @@ def _end_of(line: bytes) -> int | None:
 
 
 def _lines(path: Path) -> list[bytes]:
-    if not path.exists():
-        return []
-    with path.open("rb") as file:
-        return list(file)
+    with path.open("rb") if path.exists() else nullcontext(()) as file:
+        return [*file]
 
 
 def _first_beyond(lines: Sequence[bytes], position: int) -> int:

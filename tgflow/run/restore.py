@@ -106,25 +106,22 @@ def make_trainer(run: RunContext, initial: Checkpoint | None = None) -> StreamTr
     execution = execution_config(config.model.precision, capture=config.run.capture)
     execution = replace(execution, scratch=str(run.directory.path))
     learning: dict[str, Any] = {"execution": execution}
-    if isinstance(model, TemporalModel):
+    is_one = isinstance(model, TemporalModel)
+    if is_one:
         learning |= {"peers": peers, "scores": config.scores.are_made}
+    make: Any = ContinualTrainer if is_one else Comparison
     kind = config.graph.feature_scale
     if checkpoint is not None:
         _check_widths(run, checkpoint, "")
-        trainer: StreamTrainer
-        if isinstance(model, TemporalModel):
-            keep_model = run.directory.effect != "fixed_model"
-            if not keep_model:
-                text = "model, optimizer and memory are reset, as allowed"
-                run.run_log.warning("other model", text)
+        keep_model = run.directory.effect != "fixed_model"
+        if is_one:
             learning |= {"keep_model": keep_model, "shard": shard}
-            trainer = ContinualTrainer.from_checkpoint(
-                model, checkpoint, config.continual, **learning, **where
-            )
-        else:
-            trainer = Comparison.from_checkpoint(
-                model, checkpoint, config.continual, **learning, **where
-            )
+        if is_one and not keep_model:
+            text = "model, optimizer and memory are reset, as allowed"
+            run.run_log.warning("other model", text)
+        trainer: StreamTrainer = make.from_checkpoint(
+            model, checkpoint, config.continual, **learning, **where
+        )
         trainer.graph.check_time_unit(run.unit)
         _narrow(trainer.graph, run)
         return trainer
@@ -148,11 +145,10 @@ def make_trainer(run: RunContext, initial: Checkpoint | None = None) -> StreamTr
             horizon=run.config.graph.horizon_in(run.unit),
             **where,
         )
-    if not isinstance(model, TemporalModel):
-        return Comparison(model, graph, config.continual, **learning)
-    if initial is not None:
+    if initial is not None and isinstance(model, TemporalModel):
         load_model_before_labels(model, initial)
-    return ContinualTrainer(model, graph, config.continual, **learning)
+    started: StreamTrainer = make(model, graph, config.continual, **learning)
+    return started
 
 
 def _narrow(graph: TemporalGraph, run: RunContext) -> None:

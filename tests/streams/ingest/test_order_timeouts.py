@@ -279,8 +279,8 @@ def test_classification_does_not_depend_on_batch_boundaries(t, config, at, share
             window=window,
             sizes=np.ones(len(piece), int),
         )
-        late += [done + r.row for r in rejected if r.code == "late"]
-        bad |= {done + r.row: r.code for r in rejected if r.code != "late"}
+        late += [done + row for row, (code, _) in rejected.items() if code == "late"]
+        bad |= {done + row: code for row, (code, _) in rejected.items() if code != "late"}
         forced, done = forced + more, done + len(piece)
     assert (late, bad, forced) == (expected.late, expected.bad, expected.forced)
 

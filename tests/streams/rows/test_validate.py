@@ -15,7 +15,7 @@ def test_invalid_string_ids_are_isolated():
     names = pa.array([b"ann", b"\xff", b"", b"bob", b"\xc3"]).view(pa.string())
     rows = pa.record_batch({"src": names, "dst": ["x"] * 5, "t": range(5)})
     found = validate(rows, RowSchema(Columns(), "string", Scale("s", "s")))
-    assert [(fault.row, fault.code) for fault in found.faults] == [
+    assert [(row, code) for row, (code, _) in found.faults.items()] == [
         (1, "encoding"),
         (2, "null"),
         (4, "encoding"),
@@ -27,7 +27,7 @@ def test_dictionary_with_an_index_out_of_range_is_isolated():
     broken = pa.DictionaryArray.from_arrays([0, 7, 1], ["ann", "bob"], safe=False)
     rows = pa.record_batch({"src": broken, "dst": ["x"] * 3, "t": range(3)})
     found = validate(rows, RowSchema(Columns(), "string", Scale("s", "s")))
-    assert [(fault.row, fault.code) for fault in found.faults] == [(1, "encoding")]
+    assert [(row, code) for row, (code, _) in found.faults.items()] == [(1, "encoding")]
 
 
 INT64_MAX = 2**63 - 1
@@ -63,7 +63,7 @@ def test_first_fault_of_each_row_is_named_and_good_rows_are_events(rows):
     found = validate(batch, RowSchema(columns, "int", Scale("s", "s"), (1,), checks))
     codes = [code_of(row) for row in rows]
     expected = [(i, code) for i, code in enumerate(codes) if code]
-    assert [(fault.row, fault.code) for fault in found.faults] == expected
+    assert [(row, code) for row, (code, _) in found.faults.items()] == expected
     good = [row for row, code in zip(rows, codes, strict=True) if code is None]
     for name in ("src", "dst"):
         assert getattr(found.events, name).to_pylist() == [row[name] for row in good]

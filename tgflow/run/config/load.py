@@ -197,12 +197,11 @@ def _explain(error: ValidationError, file: Path | None, flags: Mapping[str, Any]
 
 def _explain_value(path: list[str], text: str, file: Path | None, flags: Mapping[str, Any]) -> str:
     """Name the flag if `text`, which concerns a whole section, begins with one of its settings."""
-    if not path:  # concerns several sections
-        return f"{file or 'configuration'}: {text}"
-    key = f"{path[0]}.{text.split(maxsplit=1)[0].rstrip(':')}"
+    section = path[0] if path else ""  # without one it concerns several
+    key = f"{section}.{text.split(maxsplit=1)[0].rstrip(':')}"
     if key in flags:
-        return f"{flag_of(key)}: {path[0]}.{text}"
-    return f"{file or 'configuration'}: [{path[0]}] {text}"
+        return f"{flag_of(key)}: {section}.{text}"
+    return f"{file or 'configuration'}: " + f"[{section}] " * bool(path) + text
 
 
 def _unknown_key(path: list[str]) -> str:
