@@ -266,10 +266,8 @@ def find_files(
             kind = format_of(last)
             is_text = last.suffix not in COMPRESSION and (kind is None or FORMATS[kind].is_text)
             if not is_text:
-                raise ValueError(
-                    "follow=True is for text files that are not compressed, and for folders "
-                    f"that files are moved to; {last} is neither"
-                )
+                text = "follow=True is for text files that are not compressed, and for folders "
+                raise ValueError(f"{text}that files are moved to; {last} is neither")
             _wait_for_rows(last, growth, comments, open_file)
         decoders, names = [*map(open_file, paths)], [path.name for path in paths]
         if follow and folder is None and isinstance(decoders[-1], TextDecoder):
@@ -277,11 +275,9 @@ def find_files(
         return Files(decoders, names, growth if follow else None, folder, open_file)
     table = as_table(source)
     if table is None:
-        raise TypeError(
-            f"cannot read events from {type(source).__name__}; pass a path "
-            f"({', '.join(FORMATS)}), a pyarrow table, a data frame with __arrow_c_stream__, "
-            "a dict or tuple of columns, or an iterable of dicts"
-        )
+        text = f"cannot read events from {type(source).__name__}; pass a path "
+        text += f"({', '.join(FORMATS)}), a pyarrow table, a data frame with __arrow_c_stream__, a "
+        raise TypeError(f"{text}dict or tuple of columns, or an iterable of dicts")
     if follow:
         raise ValueError("follow=True is for files and folders; a table does not grow")
     features = ("x",) if isinstance(source, tuple) and len(source) == 4 else ()

@@ -105,10 +105,8 @@ class Ingest:
     ) -> None:
         self._idle_timeout, self._order_timeout = timeouts = config.timeouts()
         if min(timeouts) < inf and log is None:
-            raise ValueError(
-                "idle_timeout and order_timeout require the log, which records what was released "
-                "when they expired; enable the log"
-            )
+            text = "idle_timeout and order_timeout require the log, which records what was "
+            raise ValueError(f"{text}released when they expired; enable the log")
         self.source = source
         self.unit, self.x_dim = source.unit, source.x_dim
         """Unit of a tick; width of the edge features."""

@@ -250,8 +250,6 @@ def kafka_client() -> Any:
         ) from None
     _ = crc32c
     if tuple(int(part) for part in kafka.__version__.split(".")[:2]) < (3, 0):
-        raise ModuleNotFoundError(
-            f"Kafka streams need kafka-python 3 or newer, found {kafka.__version__}: "
-            f"{install_command('kafka')}"
-        )
+        text = f"Kafka streams need kafka-python 3 or newer, found {kafka.__version__}: "
+        raise ModuleNotFoundError(f"{text}{install_command('kafka')}")
     return kafka

@@ -216,10 +216,8 @@ def _check_stream(path: Path, now: str, stated: dict[str, Any]) -> None:
         return
     is_moved = Path(given).name == Path(now).name or Path(given).is_dir()
     if not is_moved and scheme_of(given) is scheme_of(now) is None:
-        raise ConfigError(
-            f"--stream: {path} learns {now}, not {given}; to learn that file after it: tgflow run "
-            f"--resume --out {path} --append {given}"
-        )
+        text = f"--stream: {path} learns {now}, not {given}; to learn that file after it: tgflow "
+        raise ConfigError(f"{text}run --resume --out {path} --append {given}")
 
 
 def _changes(

@@ -35,10 +35,8 @@ def check_tables(t: TablesConfig, placement: Placement, x_dim: int, world: int) 
         raise ConfigError(f"{'--edge-cache' if t.edge_cache else '--edge-table'}: {text} out")
     is_size = t.edge_cache is not None and not t.edge_cache.endswith("%")
     if t.edge_cache and is_size and parse_bytes(t.edge_cache) < 8 * x_dim:
-        raise ConfigError(
-            f"--edge-cache {t.edge_cache}: a row of edge features takes {4 * x_dim} bytes; "
-            "give it more, such as 256MiB, or leave it out"
-        )
+        text = f"--edge-cache {t.edge_cache}: a row of edge features takes {4 * x_dim} bytes; give "
+        raise ConfigError(f"{text}it more, such as 256MiB, or leave it out")
     if t.edge_path and not Path(t.edge_path).absolute().parent.is_dir():
         raise ConfigError(
             f"--edge-path: {Path(t.edge_path).parent} is no directory; make it, or name another"
@@ -49,10 +47,8 @@ def check_tables(t: TablesConfig, placement: Placement, x_dim: int, world: int) 
     except CudaError as error:
         raise ConfigError(f"--edge-table {placement}: {error}; or use host or disk") from None
     if x_dim and world > 1 and placement == "auto":
-        raise ConfigError(
-            f"--edge-table auto: {world} ranks would use a file at different times; use host or "
-            "disk, or device on a GPU"
-        )
+        text = f"--edge-table auto: {world} ranks would use a file at different times; use host or "
+        raise ConfigError(f"{text}disk, or device on a GPU")
 
 
 def scale_of(kind: ScaleKind, x_dim: int, freeze_at: int = FREEZE_AT) -> FeatureScale | None:
@@ -84,10 +80,8 @@ def edge_file(
 
 def check_unused(path: str | None) -> None:
     if path is not None and Path(path).exists():
-        raise ConfigError(
-            f"--edge-path: {path} exists already; name another file, remove it, or resume "
-            "the run that owns it"
-        )
+        text = f"--edge-path: {path} exists already; name another file, remove it, or resume the "
+        raise ConfigError(f"{text}run that owns it")
 
 
 def open_edge_table(

@@ -87,10 +87,8 @@ def request(path: Path, nodes: Sequence[str], fs: RealFs | None = None) -> Path:
     entries = list_checkpoints(path / "checkpoints")
     meta = read_manifest(entries[-1].path)["meta"] if entries else {}
     if meta.get("trainer", "continual") != "continual" or (path / "checkpoint").exists():
-        raise ConfigError(
-            f"{path} is of tgflow train or compare, which keep no ids of their own to go on with: "
-            "remove it, and train again from data without the nodes"
-        )
+        text = f"{path} is of tgflow train or compare, which keep no ids of their own to go on "
+        raise ConfigError(f"{text}with: remove it, and train again from data without the nodes")
     wrong = [node for node in nodes if not node or canonical(node) is None]
     if wrong and "keys" in meta.get("ids", {}).get("columns", {}):
         raise ConfigError(f"--node: {wrong[0]!r} is no id of {path}, whose ids are integers")

@@ -47,11 +47,9 @@ class MicroBatchEnds(Component):
             if end is not None:
                 self.to_repeat.append(end)
             elif number < len(lines) or not _TORN.fullmatch(line):
-                raise EndsDamaged(
-                    f"{path} is damaged in line {number}, so the ends of micro-batches after "
-                    f"event {position:,} are unknown; without this file they end by the clock "
-                    "again"
-                )
+                text = f"{path} is damaged in line {number}, so the ends of micro-batches after "
+                text += f"event {position:,} are unknown; without this file they end by the clock "
+                raise EndsDamaged(f"{text}again")
         self._file.rewind(sum(map(len, lines[: start + len(self.to_repeat)])))
 
     def add(self, position: int) -> None:

@@ -279,17 +279,13 @@ class NodeFeatures:
         """Return how many nodes of a graph have features, after checking that they equal these."""
         if graph.node_x is None or graph.node_x.dim != self.dim:
             there = "none" if graph.node_x is None else f"some of width {graph.node_x.dim}"
-            raise ValueError(
-                f"{self.name} has node features of width {self.dim}, the graph {there}; create it "
-                f"with TemporalGraph(node_x=FeatureTable({self.dim}))"
-            )
+            text = f"{self.name} has node features of width {self.dim}, the graph {there}; create "
+            raise ValueError(f"{text}it with TemporalGraph(node_x=FeatureTable({self.dim}))")
         size = len(graph.node_x)
         if not graph.num_nodes <= size <= len(ids):
-            raise ValueError(
-                f"the graph has {graph.num_nodes} nodes and {size} rows of node features, and the "
-                f"stream has {len(ids)} ids: their nodes are unknown; begin with an empty "
-                "table, or with the ids that the rows were made by"
-            )
+            text = f"the graph has {graph.num_nodes} nodes and {size} rows of node features, and "
+            text += f"the stream has {len(ids)} ids: their nodes are unknown; begin with an empty "
+            raise ValueError(f"{text}table, or with the ids that the rows were made by")
         x = self._first(ids, size)
         if ids.has_erased:  # whose rows would change the scales
             return size

@@ -225,15 +225,11 @@ class RunFiles:
             names = _names(self.path)
             others = names - BEFORE_LEARNING - LEARNED if "config.toml" in names else names
             if others:
-                raise FileExistsError(
-                    f"{self.path} holds {min(others)}, which is no file of a run: --overwrite "
-                    "removes runs alone; choose another --out"
-                )
+                text = f"{self.path} holds {min(others)}, which is no file of a run: --overwrite "
+                raise FileExistsError(f"{text}removes runs alone; choose another --out")
         elif not _is_free(self.path):
-            raise FileExistsError(
-                f"{self.path} holds files already; choose another --out, or if it is a run, resume "
-                "it with --resume, or replace it with --overwrite"
-            )
+            text = f"{self.path} holds files already; choose another --out, or if it is a run, "
+            raise FileExistsError(f"{text}resume it with --resume, or replace it with --overwrite")
 
     @property
     def records(self) -> Path:

@@ -370,10 +370,8 @@ def save_run(trainer: ContinualTrainer, path: str | os.PathLike[str]) -> None:
 def _config_of(trainer: ContinualTrainer) -> Config:
     """Return the settings with which `tgflow run` continues a trainer."""
     if trainer.not_in_config:
-        raise ValueError(
-            f"a run directory cannot hold {', '.join(trainer.not_in_config)} of this trainer; set "
-            f"it in the trainer's config, or use {_BY_HAND}"
-        )
+        text = f"a run directory cannot hold {', '.join(trainer.not_in_config)} of this trainer; "
+        raise ValueError(f"{text}set it in the trainer's config, or use {_BY_HAND}")
     model, graph, scale = trainer.model, trainer.graph, trainer.graph.feature_scale
     name = name_of(model)
     fixed: Mapping[str, Any] = MODELS[name].settings if name in MODELS else {}
@@ -411,10 +409,8 @@ def _config_of(trainer: ContinualTrainer) -> Config:
         ) from None
     shapes = [{k: v.shape for k, v in each.state_dict().items()} for each in (model, again)]
     if shapes[0] != shapes[1]:
-        raise ValueError(
-            f"{name} built from its config has other parameters; keep all its settings in its "
-            f"config, or use {_BY_HAND}"
-        )
+        text = f"{name} built from its config has other parameters; keep all its settings in its "
+        raise ValueError(f"{text}config, or use {_BY_HAND}")
     return config
 
 
@@ -452,10 +448,8 @@ def find_checkpoint(path: str | os.PathLike[str]) -> tuple[Path, Checkpoint]:
     else:
         home = directory.parent if directory.name == "checkpoint" else directory.parent.parent
     if not (home / "config.toml").exists():
-        raise FileNotFoundError(
-            f"{directory} is not a run: it has no config.toml; create one by tgflow run --out "
-            f"{directory}"
-        )
+        text = f"{directory} is not a run: it has no config.toml; create one by tgflow run --out "
+        raise FileNotFoundError(f"{text}{directory}")
     unfinished = FileNotFoundError(
         f"{checkpoint} does not exist: the training has not ended; continue with tgflow train "
         "--resume"
@@ -539,10 +533,8 @@ def misfit(path: str, now: Mapping[str, Any], error: CheckpointError) -> Excepti
 
 def find_initial(path: str | Path, world: int = 1) -> Checkpoint:
     if world > 1:
-        raise ConfigError(
-            "--init-from: only a single process can start from another run; leave out --nproc, "
-            "and resume with any number of ranks once there is a checkpoint"
-        )
+        text = "--init-from: only a single process can start from another run; leave out --nproc, "
+        raise ConfigError(f"{text}and resume with any number of ranks once there is a checkpoint")
     return find_checkpoint(path)[1]
 
 
@@ -551,10 +543,8 @@ def start_of(
 ) -> tuple[NodeIds, IngestState, RunNote]:
     """Return ids, ingestion and note for events that follow those of the initial run."""
     if graph.direction != direction:
-        raise ConfigError(
-            f"--init-from: events are {graph.direction} there, and {direction} here; give both the "
-            "same --direction"
-        )
+        text = f"--init-from: events are {graph.direction} there, and {direction} here; give both "
+        raise ConfigError(f"{text}the same --direction")
     ids = NodeIds()
     Ids(ids).load(initial)
     last = BEFORE_ALL if graph.log.t_last is None else graph.log.t_last

@@ -108,15 +108,11 @@ class _ScoreFile:
         file, left = self._file, mark.num_bytes
         way_out = "bring the file back from a copy, or name another one for new rows: --scores"
         if file.size < left:
-            raise ScoresLost(
-                f"{file.path} has {file.size:,} bytes, and the run has written {left:,}: "
-                f"rows of scores are missing; {way_out}"
-            )
+            text = f"{file.path} has {file.size:,} bytes, and the run has written {left:,}: rows "
+            raise ScoresLost(f"{text}of scores are missing; {way_out}")
         if mark.crc32 != (crc32 := crc32_of(file.path, left)):
-            raise ScoresLost(
-                f"{file.path} is damaged: its checksum differs, so rows of scores are lost, and "
-                f"nothing in it was changed; {way_out}"
-            )
+            text = f"{file.path} is damaged: its checksum differs, so rows of scores are lost, and "
+            raise ScoresLost(f"{text}nothing in it was changed; {way_out}")
         file.rewind(mark.num_bytes)
         file.write(b"")
         self.crc32 = crc32
@@ -445,10 +441,8 @@ def check_scores(to: str | None, unit: str) -> None:
             "and needs times of a unit; give --time-unit, or another name"
         )
     if path.suffix in COMPRESSION or format_of(path) not in _WRITTEN:
-        raise ConfigError(
-            f"--scores: {to!r} has an unsupported ending; use .parquet, "
-            ".csv, .tsv or .jsonl, or name a topic: kafka://HOST/TOPIC"
-        )
+        text = f"--scores: {to!r} has an unsupported ending; use .parquet, .csv, .tsv or .jsonl, "
+        raise ConfigError(f"{text}or name a topic: kafka://HOST/TOPIC")
 
 
 def _columns_of(path: Path) -> list[str] | None:
@@ -497,24 +491,18 @@ def open_scores(run: RunContext) -> SavedScores | None:
     is_counted = noted is not None and noted.to == to
     mark = noted.mark if noted is not None and is_counted else ScoreMark()
     if noted is not None and mark.num_rows and noted.columns != rows.columns:
-        raise ConfigError(
-            f"--scores: the rows in {to} have the columns {', '.join(noted.columns)}, and "
-            f"those to come {', '.join(rows.columns)}: name another file"
-        )
+        text = f"--scores: the rows in {to} have the columns {', '.join(noted.columns)}, and those "
+        raise ConfigError(f"{text}to come {', '.join(rows.columns)}: name another file")
     if is_file and is_counted and owned != to:
-        raise FileExistsError(
-            f"{to} was completed when the run continued with {owned}; name that one, or a "
-            "third: --scores"
-        )
+        text = f"{to} was completed when the run continued with {owned}; name that one, or a "
+        raise FileExistsError(f"{text}third: --scores")
     is_own = is_counted or (owner.get("to") == to and trainer.position <= owner["from"])
     # a checksum shows whose rows a file has, but a Parquet file or uncounted rows have none
     if is_file and (not mark.num_bytes or format_of(Path(to)) == "parquet" or DAY in to):
         there = [path for path in score_files(to).values() if path.stat().st_size]
         if there and not (is_own and all(_columns_of(path) == rows.columns for path in there)):
-            raise FileExistsError(
-                f"{to} exists already, with rows that are not this run's; remove "
-                "it, or name another file: --scores"
-            )
+            text = f"{to} exists already, with rows that are not this run's; remove it, or name "
+            raise FileExistsError(f"{text}another file: --scores")
     if is_file and not is_counted:
         directory.files.write_json(OWNER, {"to": to, "from": trainer.position})
     sink: Any = FileScores(to, directory.path, config.scores.keep_days) if is_file else None

@@ -119,10 +119,8 @@ class FramePublisher(Component, Callback):
             raise ConfigError(f"--set serve.ring={size}: {error}; {_MORE_MEMORY}") from None
         if ring.capacity < least:
             ring.close()
-            raise ConfigError(
-                f"--set serve.ring={size}: the ring can have {ring.capacity:,} bytes, and needs "
-                f"{least:,} bytes for twice the parameters; {_MORE_MEMORY}"
-            )
+            text = f"--set serve.ring={size}: the ring can have {ring.capacity:,} bytes, and needs "
+            raise ConfigError(f"{text}{least:,} bytes for twice the parameters; {_MORE_MEMORY}")
         if ring.capacity < parse_bytes(size):
             self._warn(
                 f"--set serve.ring={size}: less shared memory is free, so the ring has "

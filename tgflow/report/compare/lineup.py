@@ -46,10 +46,8 @@ class Entrant:
 
     def __post_init__(self) -> None:
         if unknown := set(self.learning) - LEARNING:
-            raise ValueError(
-                f"{self.label}: entrants may differ in {', '.join(sorted(LEARNING))}, "
-                f"got {', '.join(sorted(unknown))}"
-            )
+            text = f"{self.label}: entrants may differ in {', '.join(sorted(LEARNING))}, got "
+            raise ValueError(f"{text}{', '.join(sorted(unknown))}")
         if (self.frozen_of is None) != (self.frozen_at is None):
             raise ValueError(f"{self.label}: frozen_of and frozen_at go together")
 
