@@ -143,8 +143,7 @@ class PacedStream(EventStream, AbstractContextManager["PacedStream"]):
         while True:
             with self._busy:
                 self._flow.wait()
-                batch = next(self._batches, None)
-                if batch is None:
+                if (batch := next(self._batches, None)) is None:
                     self._flow.check()
                     return
             yield batch

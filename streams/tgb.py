@@ -316,8 +316,7 @@ def _read(path: Path, kind: str, **options: Any) -> _Data:
             relation=names[3] if typed else None,
             bipartite=kind == "tgbn" and names[1] != "nation", **options,
         )  # fmt: skip
-    batches = list(stream)
-    if not batches:
+    if not (batches := list(stream)):
         raise StreamError(str(path), "schema", "there is no event")
     batch = concat(batches)
     events = {name: getattr(batch, name).numpy() for name in ("src", "dst", "t")}

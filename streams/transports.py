@@ -55,8 +55,7 @@ def find_transport(address: str) -> Transport | None:
         ValueError: If the scheme is unknown, or the address holds credentials.
     """
     check_url(address)
-    scheme = scheme_of(address)
-    if scheme is None:
+    if (scheme := scheme_of(address)) is None:
         return None
     if scheme not in SCHEMES:
         known = ", ".join(f"{name}://" for name in SCHEMES)

@@ -153,8 +153,7 @@ class CsvDecoder(TextDecoder):
             return [f"_{i}" if name == UNREAD else name for i, name in enumerate(self._given)]
         if self._header:
             return self._header_names()
-        row = self._first_row()
-        if row is None:
+        if (row := self._first_row()) is None:
             return None
         first = ["src", "dst", *["weight"] * (len(row) >= self._dialect.weight_from), "t"]
         return [*first[: len(row)], *(f"c{i}" for i in range(len(first), len(row)))]
@@ -200,8 +199,7 @@ class CsvDecoder(TextDecoder):
             raise StreamError(f"{self.name}, line 1", "schema", f"{text}; {way_out}")
 
     def _header_names(self) -> list[str]:
-        lines = self.head()[self.num_header_lines - 1 :]
-        if not lines:
+        if not (lines := self.head()[self.num_header_lines - 1 :]):
             raise StreamError(self.name, "schema", "the file is empty, expected a header line")
         where = f"{self.name}, line {self.num_header_lines}"
         if b"\0" in lines[0]:
@@ -215,8 +213,7 @@ class CsvDecoder(TextDecoder):
         if len(lines[0]) >= BLOCK_BYTES:
             text = f"the header has more than {BLOCK_BYTES:,} bytes; leave columns out of the file"
             raise StreamError(where, "too_large", text)
-        names = split_values(lines[0], self._delimiter)
-        if not names:
+        if not (names := split_values(lines[0], self._delimiter)):
             what, _ = _quote_fault(lines[0], self.quotes)
             text = f"{what} in the header {shown(lines[0].decode())}; fix the header"
             raise StreamError(where, "syntax", text)
@@ -426,8 +423,7 @@ def _fault(line: Text, names: Sequence[str], delimiter: str, quotes: Quotes) -> 
     plain = line.removesuffix(b"\n").removesuffix(b"\r") if line.endswith(b"\n") else line
     if not quotes.find(plain).hold(_lone_returns(plain)).all():
         return "syntax", r"a \r within the line; end lines with \n or \r\n"
-    values = split_values(plain, delimiter)
-    if not values:
+    if not (values := split_values(plain, delimiter)):
         what, way_out = _quote_fault(plain, quotes)
         if num_ends := plain.count(b"\n"):
             what += f", in a row of {num_ends + 1:,} lines"

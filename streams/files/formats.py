@@ -132,9 +132,7 @@ def decoder_for(
         raise ValueError(
             f"header=, columns=, sep= and comment= are for delimited text ({known}), not {chosen}"
         )
-    if found.is_text:
-        return found.decoder(path, max_bytes, block_bytes)
-    return found.decoder(path)
+    return found.decoder(path, max_bytes, block_bytes) if found.is_text else found.decoder(path)
 
 
 def read_table(

@@ -273,8 +273,7 @@ def find_files(
         if follow and folder is None and isinstance(decoders[-1], TextDecoder):
             decoders[-1].let_grow()
         return Files(decoders, names, growth if follow else None, folder, open_file)
-    table = as_table(source)
-    if table is None:
+    if (table := as_table(source)) is None:
         text = f"cannot read events from {type(source).__name__}; pass a path "
         text += f"({', '.join(FORMATS)}), a pyarrow table, a data frame with __arrow_c_stream__, a "
         raise TypeError(f"{text}dict or tuple of columns, or an iterable of dicts")
@@ -467,8 +466,7 @@ class Reader:
                 if not self._has_checked_time:
                     self._has_checked_time = warn_of_first_time(_log, [batch], self.unit)
                 yield replace(batch, position=position), self._files.progress(current)
-            found = self._files.following(current, is_complete, is_idle, stop)
-            if found is None:
+            if (found := self._files.following(current, is_complete, is_idle, stop)) is None:
                 return
             position = position if found == current else None
             current, is_complete = found, self._files.is_complete()
@@ -476,8 +474,7 @@ class Reader:
 
     def _rows(self, current: int, start: Position | None) -> Iterator[RowBatch]:
         decoder = self._files.decoders[current]
-        names = decoder.names()
-        if names is None:
+        if (names := decoder.names()) is None:
             return iter(())
         columns = self._columns(decoder, names)
         texts = columns.texts | {getattr(columns, role) for role in self._first_classes}
@@ -539,8 +536,7 @@ class Reader:
     def _look_ahead(self, times: Times) -> None:
         """Detect feature widths and time unit from the first rows, the id type from the first."""
         for decoder in self._files.decoders:
-            names = decoder.names()
-            if names is None:
+            if (names := decoder.names()) is None:
                 continue
             columns = self._columns(decoder, names)
             samples = decoder.samples(columns)

@@ -510,8 +510,7 @@ class Admission:
             rows_fit = times * (held + num_rows) <= most_rows
             return rows_fit and times * (held_bytes + num_bytes) <= most_bytes
 
-        window = self._windows.pop(partition, None)
-        if window is None:
+        if (window := self._windows.pop(partition, None)) is None:
             if fits(buffer.num_rows[partition], buffer.num_bytes[partition]):
                 return None
             held = buffer.rows_since(partition, self._watermark_of(partition))

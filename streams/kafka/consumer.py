@@ -145,8 +145,7 @@ class ConsumerConnection:
             self._consumer = self._kafka.KafkaConsumer(kafka_client=self.watch, **options)
         self._heartbeat()
         self._consumer.bootstrap(timeout_ms=self._answer_ms)  # later requests may block for ever
-        there = self.partitions()
-        if not there:
+        if not (there := self.partitions()):
             if num := len(self._consumer.partitions_for_topic(self._config.topic) or ()):
                 text = f"it has {num} partitions, and decoders={self._config.decoders}; give fewer"
                 raise SourceMismatch(self._name, "mismatch", text)
@@ -194,9 +193,7 @@ class ConsumerConnection:
             self.unverified.add(partition)
         until = (end if cursor.end is None else cursor.end) if self._config.until_end else None
         self._cursors[partition] = cursor = replace(cursor, end=until)
-        if cursor == before:
-            return None
-        return Chunk(partition, [], cursor, counts, gaps)
+        return None if cursor == before else Chunk(partition, [], cursor, counts, gaps)
 
     def partitions(self) -> frozenset[int]:
         """Return the partitions of the topic that are read here, from the latest metadata."""
@@ -240,8 +237,7 @@ class ConsumerConnection:
             self._in_part = None
         chunks = [self._chunk(tp.partition, records) for tp, records in found.items()]
         for tp in self._consumer.assignment():
-            high = self._consumer.highwater(tp)
-            if high is not None:
+            if (high := self._consumer.highwater(tp)) is not None:
                 self.ends[tp.partition] = high
         chunks += self._ended_without_record({chunk.partition for chunk in chunks})
         return [chunk for chunk in chunks if chunk.records or chunk.counts or chunk.cursor.ended]

@@ -105,8 +105,7 @@ class PartitionReader:
 
     def wait_started(self, timeout: float) -> bool:
         """Return whether all cursors have been checked and verified within `timeout` seconds."""
-        has_started = self._poller.wait_started(timeout)
-        if has_started:
+        if has_started := self._poller.wait_started(timeout):
             self._cursors = dict(self._poller.started or {})
         return has_started
 

@@ -208,8 +208,7 @@ def _whole_numbers(
     batch: pa.RecordBatch, schema: RowSchema, role: str, least: int, most: int
 ) -> Int64s | None:
     """Return relations or labels in `[least, most]`; of texts, their classes."""
-    name = getattr(schema.columns, role)
-    if not name:
+    if not (name := getattr(schema.columns, role)):
         return None
     texts = schema.classes.get(role)
     if texts is not None and not texts.are_booleans and is_text(_plain_type(batch[name].type)):

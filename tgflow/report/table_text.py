@@ -65,8 +65,7 @@ def print_summary(
 
 def print_labels(metrics: Mapping[str, Any]) -> None:
     """Print label metrics, if there are any, beside heuristic baselines."""
-    found = label_table(metrics, metrics["model"])
-    if found is not None:
+    if (found := label_table(metrics, metrics["model"])) is not None:
         print_table(*found)
         for text in (named(metrics, "labels are those of "), late_text(metrics)):
             if text:

@@ -141,8 +141,7 @@ class RunCollector:
         yield InfoMetricFamily("tgflow_run", "The run.", dict(self._labels))
         values = self._metrics()
         for metric in METRICS:
-            value = values.get(metric.key)
-            if value is None:
+            if (value := values.get(metric.key)) is None:
                 continue
             has_class = metric.label == "metric" and "label_positive" in self._facts
             labels = [] if metric.label is None else [metric.label]
@@ -390,8 +389,7 @@ class RunMetrics:
         return out
 
     def _labels(self) -> dict[str, Any]:
-        labels = self._ingest.labels
-        if labels is None:
+        if (labels := self._ingest.labels) is None:
             return {}
         counts = {**labels.counts, "waiting": labels.num_waiting}
         return {"labels": counts | label_delays(self._trainer.graph, MOST_LABELS)}

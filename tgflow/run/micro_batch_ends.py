@@ -43,8 +43,7 @@ class MicroBatchEnds(Component):
         self.to_repeat: deque[int] = deque()
         """The ends beyond the position, in order."""
         for number, line in enumerate(lines[start:] if keep else [], start + 1):
-            end = _end_of(line)
-            if end is not None:
+            if (end := _end_of(line)) is not None:
                 self.to_repeat.append(end)
             elif number < len(lines) or not _TORN.fullmatch(line):
                 text = f"{path} is damaged in line {number}, so the ends of micro-batches after "
@@ -64,8 +63,7 @@ class MicroBatchEnds(Component):
         """Remove the ends that no checkpoint needs any more, once there are many."""
         if self._store is None or self._file.size < MANY:
             return
-        oldest = self._store.oldest_kept()
-        if oldest is None:
+        if (oldest := self._store.oldest_kept()) is None:
             return
         with self._writing, suppress(OSError):  # a full disk is reported elsewhere
             lines = _lines(self._file.path)

@@ -431,8 +431,7 @@ def _stream_card(stream: Record) -> Card:
 
 
 def _label_cards(flat: Mapping[str, Any], model: str) -> list[Card]:
-    found = label_table(flat, model)
-    if found is None:
+    if (found := label_table(flat, model)) is None:
         return []
     note = "95 % intervals take events as independent. Baselines see the same labels as the model."
     notes = [note, *filter(None, [late_text(flat).capitalize()])]

@@ -190,8 +190,7 @@ class FrameReplica(Replica):
         frames: list[Frame] = []
         position = self.predictor.position
         while self._next is not None and len(frames) < MOST_FRAMES:
-            frame = ring.read(self._next)
-            if frame is None:
+            if (frame := ring.read(self._next)) is None:
                 break
             if frame.begin != position:
                 raise Lapped(f"frame {frame.number} begins at {frame.begin}, not at {position}")

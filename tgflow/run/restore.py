@@ -106,8 +106,7 @@ def make_trainer(run: RunContext, initial: Checkpoint | None = None) -> StreamTr
     execution = execution_config(config.model.precision, capture=config.run.capture)
     execution = replace(execution, scratch=str(run.directory.path))
     learning: dict[str, Any] = {"execution": execution}
-    is_one = isinstance(model, TemporalModel)
-    if is_one:
+    if is_one := isinstance(model, TemporalModel):
         learning |= {"peers": peers, "scores": config.scores.are_made}
     make: Any = ContinualTrainer if is_one else Comparison
     kind = config.graph.feature_scale

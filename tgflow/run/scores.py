@@ -327,8 +327,7 @@ class ScoreRows:
         return days.clamp(1, date.max.toordinal())
 
     def _label_texts(self, label: Tensor) -> pa.Array:
-        names = self._names
-        if not names:
+        if not (names := self._names):
             return pa.array(label.numpy(), mask=(label == NO_LABEL).numpy())
         found = [None if each == NO_LABEL else names[max(0, each)] for each in label.tolist()]
         return pa.array(found, pa.string() if isinstance(names[0], str) else pa.int64())
@@ -425,8 +424,7 @@ def check_scores(to: str | None, unit: str) -> None:
     if to is None:
         return
     try:
-        transport = find_transport(to)
-        if transport is not None:
+        if (transport := find_transport(to)) is not None:
             transport.config(url=to)
     except ValueError as error:
         raise ConfigError(f"--scores: {error}") from None

@@ -161,8 +161,7 @@ def compare_offline(
     labels = None if task is None else task.labels_of(graph)
     participants: dict[str, Any] = {}
     for number, entrant in enumerate(lineup):
-        trained = results.find(number, entrant.key)
-        if trained is None:
+        if (trained := results.find(number, entrant.key)) is None:
             own = replace(config, seed=entrant.seed, **entrant.learning)
             predicts = labels is not None and labels.are_predicted_by(entrant.model)
             scores = _TestScores(config.test_negatives[0], labels, predicts=predicts)
