@@ -5,7 +5,6 @@ Each row is decided individually, so the result does not depend on poll boundari
 
 from __future__ import annotations
 
-import heapq
 import time
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import asdict, replace
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from sortedcontainers import SortedDict
 
 from tgflow.base.units import INT64_MAX, ticks_per_unit
 from tgflow.streams.ingest.config import AFTER_ALL, BEFORE_ALL, OrderConfig
@@ -95,9 +95,7 @@ class BoundedWindow:
     def __init__(self, parts: Iterable[EventColumns], most_rows: int, most_bytes: int) -> None:
         self.most_rows, self.most_bytes = most_rows, most_bytes
         self.num_bytes = self._num_rows = 0
-        self._latest = BEFORE_ALL
-        self._ticks: list[int] = []  # a heap
-        self._sizes: dict[int, list[int]] = {}
+        self._sizes = SortedDict()
         """Rows and bytes of each tick."""
         for part in parts:
             for t, size in zip(part.t.tolist(), sizes_of(part).tolist(), strict=True):
@@ -115,16 +113,13 @@ class BoundedWindow:
         self._leave(watermark)
         forced = None
         while self._num_rows > self.most_rows or self.num_bytes > self.most_bytes:
-            if self._ticks[0] == self._latest:
+            if len(self._sizes) == 1:
                 break
-            forced = self._ticks[0] + 1
+            forced = self._sizes.keys()[0] + 1
             self._leave(forced)
         return forced
 
     def _enter(self, t: int, size: int) -> None:
-        if t not in self._sizes:
-            heapq.heappush(self._ticks, t)
-            self._latest = max(self._latest, t)
         of_tick = self._sizes.setdefault(t, [0, 0])
         of_tick[0] += 1
         of_tick[1] += size
@@ -132,8 +127,8 @@ class BoundedWindow:
         self.num_bytes += size
 
     def _leave(self, watermark: int) -> None:
-        while self._ticks and self._ticks[0] < watermark:
-            num_rows, num_bytes = self._sizes.pop(heapq.heappop(self._ticks))
+        while self._sizes and (first := self._sizes.keys()[0]) < watermark:
+            num_rows, num_bytes = self._sizes.pop(first)
             self._num_rows -= num_rows
             self.num_bytes -= num_bytes
 

@@ -226,8 +226,7 @@ class ArrowCodec(Codec):
         return batch
 
     def _check(self, schema: pa.Schema) -> None:
-        names = self._names
-        for name in names:
+        for name in self._names:
             if schema.names.count(name) != 1:
                 text = f"there must be one column {name!r}; the columns are {listed(schema.names)}"
                 raise BadRecord("schema", text)

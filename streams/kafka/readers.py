@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import replace
@@ -186,21 +186,19 @@ class ReaderProcesses:
 
     def status(self) -> Status:
         """Return what is known of the partitions, as far as the processes have sent it."""
-        since, found = time.monotonic() - self._fresh, Status()
+        since, every = time.monotonic() - self._fresh, [each.status for each in self._processes]
+        caught_up = [each.status.caught_up for each in self._processes if each.told_at > since]
         counters: Counter[str] = Counter()
-        for each in self._processes:
-            own = each.status
+        for own in every:
             counters.update(own.counters)
-            found = Status(
-                {**(found.started or {}), **(own.started or {})},
-                found.known | own.known,
-                {**found.ends, **own.ends},
-                found.caught_up | (own.caught_up if each.told_at > since else frozenset()),
-                counters,
-                found.reason or own.reason,
-            )
-        waiting = {rows.partition for rows in self._waiting}
-        return found._replace(caught_up=found.caught_up - waiting)
+        return Status(
+            dict(ChainMap(*(dict(own.started or {}) for own in every))),
+            frozenset().union(*(own.known for own in every)),
+            dict(ChainMap(*(dict(own.ends) for own in every))),
+            frozenset().union(*caught_up) - {rows.partition for rows in self._waiting},
+            counters,
+            next((own.reason for own in every if own.reason), ""),
+        )
 
     def wait_started(self, timeout: float) -> bool:
         """Return whether all cursors have been checked and verified within `timeout` seconds."""

@@ -94,8 +94,7 @@ def request(path: Path, nodes: Sequence[str], fs: RealFs | None = None) -> Path:
         raise ConfigError(f"--node: {wrong[0]!r} is no id of {path}, whose ids are integers")
     make_directories(fs, path / FOLDER)
     file = path / FOLDER / f"request-{uuid.uuid4().hex}.json"
-    _write(fs, file.with_suffix(".partial"), [json.dumps({"nodes": [*nodes]}).encode()])
-    fs.rename(file.with_suffix(".partial"), file)
+    _write(fs, file, [json.dumps({"nodes": [*nodes]}).encode()], replaces=True)
     fs.sync_directory(file.parent)
     return file
 
@@ -224,8 +223,7 @@ class _Erasure:
         """By file of dead letters: byte and checksum in the new one by byte in the old one."""
 
     def prepare(self) -> None:
-        store = CheckpointStore(self._path / "checkpoints", lock=self._lock)
-        newest = store.newest()
+        newest = CheckpointStore(self._path / "checkpoints", lock=self._lock).newest()
         self._dead_letters()
         moved: Callable[[LogPosition], LogPosition] = lambda position: position  # noqa: E731
         if (log := self._path / "log").is_dir():
