@@ -12,7 +12,7 @@ CODES = {
     "null": "a missing value",
     "type": "a value of the wrong type",
     "negative_id": "an integer id below 0",
-    "huge_id": "an id beyond int64 or max_node_id",
+    "huge_id": "an id beyond int64",
     "time_type": "a time that is not a number",
     "time_precision": "a time between two ticks",
     "time_range": "a time beyond int64 ticks, or one of their limits",

@@ -15,7 +15,6 @@ from tgflow.base.iso_time import has_zone, time_seconds
 from tgflow.base.setting import EXPERT, Setting, Size, check_ranges
 from tgflow.base.text import printable
 from tgflow.base.units import (
-    INT64_MAX,
     check_unit,
     exact_number,
     parse_bytes,
@@ -178,9 +177,6 @@ class Checks:
 
     max_bad_ratio: Annotated[float, Ge(0), Le(1), Setting(resume="any_time")] = 0.05
     """Maximum share of bad rows among the last 10,000 of a partition; above it the run stops."""
-    max_node_id: Annotated[int, Ge(0), Le(INT64_MAX), EXPERT] = INT64_MAX
-    """Largest integer node id; unset: any int64. Ids are mapped to dense ones, so a large id costs
-    no memory."""
     max_abs: Annotated[float, Ge(0), EXPERT] | None = None
     """Largest absolute value of a feature; unset: any that float32 holds."""
     max_record_bytes: Annotated[Size, EXPERT] = "1MiB"

@@ -175,8 +175,8 @@ def _events(batch: pa.RecordBatch, schema: RowSchema) -> EventColumns:
     """Return all rows as events; raise `BadRows` at the first check that some rows fail."""
     columns, checks = schema.columns, schema.checks
     x = None
-    src = _id_column(batch[columns.src], columns.src, schema.ids, checks.max_node_id)
-    dst = _id_column(batch[columns.dst], columns.dst, schema.ids, checks.max_node_id)
+    src = _id_column(batch[columns.src], columns.src, schema.ids)
+    dst = _id_column(batch[columns.dst], columns.dst, schema.ids)
     t = _tick_column(batch[columns.t], columns.t, schema.time)
     relation = _whole_numbers(batch, schema, "relation", 0, NUM_RELATIONS - 1)
     if schema.coding is not None:  # without the column they come later
@@ -272,16 +272,16 @@ def text_of(value: object) -> Any:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _id_column(array: pa.Array, name: str, kind: IdKind, max_id: int) -> pa.Array:
-    """Return node ids as int64 in `[0, max_id]`, or as non-empty strings; see `ids_of_kind`."""
+def _id_column(array: pa.Array, name: str, kind: IdKind) -> pa.Array:
+    """Return node ids as int64 of at least 0, or as non-empty strings; see `ids_of_kind`."""
 
     def fault(row: int) -> Fault:
-        return id_fault(name, array[row].as_py(), max_id) or ("null", f"{name} is missing; {_BOTH}")
+        return _id_fault(name, array[row].as_py()) or ("null", f"{name} is missing; {_BOTH}")
 
     if kind == "int" and pa.types.is_integer(array.type) and not array.null_count:
         values = array.to_numpy(zero_copy_only=False)
         values = values if values.dtype == np.uint64 else np.asarray(values, dtype=np.int64)
-        _refuse(values.view(np.uint64) > np.uint64(max_id), fault)  # negative ones wrap to huge
+        _refuse(values.view(np.int64) < 0, fault)  # huge ones wrap to negative
         return pa.array(values.view(np.int64))
     try:
         ids, bad = ids_of_kind(array, "integers" if kind == "int" else "strings")
@@ -290,12 +290,12 @@ def _id_column(array: pa.Array, name: str, kind: IdKind, max_id: int) -> pa.Arra
         _refuse_all(len(array), "type", text)
         return pa.array([], pa.int64() if kind == "int" else pa.string())
     if kind == "int":
-        bad |= ids.to_numpy().view(np.uint64) > np.uint64(max_id)
+        bad |= ids.to_numpy() < 0
     _refuse(bad, fault)
     return ids
 
 
-def id_fault(name: str, value: Any, max_id: int = INT64_MAX) -> Fault | None:
+def _id_fault(name: str, value: Any) -> Fault | None:
     """Return the fault of `value` as an integer id, None if it is valid."""
     if value in (None, "") or str(value) == "nan":
         return "null", f"{name} is {'empty' if value == '' else 'missing'}; {_BOTH}"
@@ -311,8 +311,6 @@ def id_fault(name: str, value: Any, max_id: int = INT64_MAX) -> Fault | None:
         return "negative_id", f"{name} is {shown(value)}; integer ids start at 0: {AS_TEXT}"
     if value > INT64_MAX:
         return "huge_id", f"{name} is {shown(value)}, beyond int64; {AS_TEXT}"
-    if value > max_id:
-        return "huge_id", f"{name} is {value}, larger than max_node_id={max_id}"
     return None
 
 
