@@ -110,8 +110,6 @@ class SmoothedCounts(TemporalModel):
 
 
 def _shares(c: SmoothedCountsConfig) -> Iterator[Number]:
-    """Yield the inputs of the paper's score."""
-
     def decayed(of: CountOf, depth: int = 1) -> Number:
         return Count(of, depth, c.half_life).decayed
 

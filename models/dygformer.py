@@ -119,7 +119,6 @@ class DyGFormer(TemporalModel):
         return torch.cat(patches, dim=2)
 
     def _score(self, pairs: Pairs, own: Tensor, counts: Tensor) -> Tensor:
-        """Return the logits of some pairs, `[p]`."""
         rows = torch.stack([pairs.src_row, pairs.dst_row], dim=1).flatten()
         of_nodes = gather_rows(own.flatten(1), rows).view(len(counts), 2, *own.shape[1:])
         x = torch.cat([of_nodes, self.shared(counts)], dim=-1)

@@ -108,7 +108,6 @@ class TPNet(TemporalModel):
         return pairs.scores(pairs.logits(score, max(size, 1)), batch)._replace(carry=walks)
 
     def _score(self, pairs: Pairs, own: Tensor, block: Block, walks: WalkRows, t: Tensor) -> Tensor:
-        """Return the logits of some pairs, `[p]`."""
         src, dst, target = pairs.src_row, pairs.dst_row, block.target
         row, other = torch.cat([src, dst]), torch.cat([dst, src])
         mask = block.mask[row]

@@ -55,14 +55,7 @@ def playback(
     return _paced(batches, seconds_per_tick(source.unit) / speed, clock)
 
 
-def num_played(source: Source, limit: int | None) -> int | None:
-    """Return the number of events of `source` up to `limit`, None if unknown."""
-    known = source.num_events
-    return min(known, limit) if known is not None and limit is not None else known
-
-
 def _first(batches: Iterable[EventBatch], limit: int) -> Iterator[EventBatch]:
-    """Yield the first `limit` events."""
     left = limit
     if left == 0:
         return
@@ -143,14 +136,14 @@ class PacedStream(EventStream, AbstractContextManager["PacedStream"]):
     @property
     def num_events(self) -> int | None:
         """Expected number of events since the very first one, None if unknown."""
-        return num_played(self._ingest, self._limit)
+        known, limit = self._ingest.num_events, self._limit
+        return min(known, limit) if known is not None and limit is not None else known
 
     def __iter__(self) -> Iterator[EventBatch]:
         while True:
             with self._busy:
                 self._flow.wait()
-                batch = next(self._batches, None)
-                if batch is None:
+                if (batch := next(self._batches, None)) is None:
                     self._flow.check()
                     return
             yield batch
@@ -167,10 +160,8 @@ class PacedStream(EventStream, AbstractContextManager["PacedStream"]):
         if total is None and self._ingest.progress:
             first = self._ingest.first
             total = first + int((self._ingest.num_released - first) / self._ingest.progress)
-        known = [size for size in (total, self._limit) if size is not None]
-        if not known:
-            return None
-        return min(learned / min(known), 1.0) if min(known) else 1.0
+        most = min((size for size in (total, self._limit) if size is not None), default=None)
+        return None if most is None else min(learned / most, 1.0) if most else 1.0
 
 
 class SteppedStream(EventStream):

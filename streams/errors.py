@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tgflow.base.text import shortened
 
 CODES = {
@@ -14,7 +12,7 @@ CODES = {
     "null": "a missing value",
     "type": "a value of the wrong type",
     "negative_id": "an integer id below 0",
-    "huge_id": "an id beyond int64 or max_node_id",
+    "huge_id": "an id beyond int64",
     "time_type": "a time that is not a number",
     "time_precision": "a time between two ticks",
     "time_range": "a time beyond int64 ticks, or one of their limits",
@@ -98,15 +96,6 @@ class TooManyBadRecords(StreamError):
 
 class LateEvent(StreamError):
     """Raised for an event later than `allowed_lateness` under the policy "error"."""
-
-
-@dataclass(frozen=True, slots=True)
-class RowFault:
-    """Error of one row."""
-
-    row: int
-    code: str
-    text: str
 
 
 def shown(value: object) -> str:

@@ -44,11 +44,9 @@ class EventSource(Reader):
         """
         batches, ids, left = [], NodeIds(self.ids.bipartite), count
         with closing(self._read()) as read:
-            for rows, _ in read:
-                batches.append(to_batch(rows.events.take(slice(0, left)), ids))
+            while left and (found := next(read, None)) is not None:
+                batches.append(to_batch(found[0].events.take(slice(0, left)), ids))
                 left -= len(batches[-1])
-                if not left:
-                    break
         return concat(batches)
 
     def _facts(self) -> dict[str, object]:
@@ -106,7 +104,7 @@ class EventSource(Reader):
         wrong = (t == INT64_MIN) | (t == INT64_MAX)
         if not self.sort:
             wrong |= t < before
-        found = [(fault.row, fault.code, fault.text) for fault in rows.faults[:1]]
+        found = [(row, *fault) for row, fault in [*rows.faults.items()][:1]]
         if wrong.any():
             at = int(np.argmax(wrong))
             code, text = "time_range", f"t is {t[at]}, the smallest or largest int64"
@@ -173,11 +171,6 @@ def open_stream(
     if stream.refusal is not None:
         raise stream.refusal
     path = str(source) if isinstance(source, str | os.PathLike) else ""
-    stream.sort = sort
-    stream.origin = {
-        "path": path,
-        "sort": sort,
-        **asdict(StreamOptions(**options)),
-        **stream.columns,
-    }
+    given = {**asdict(StreamOptions(**options)), **stream.columns}
+    stream.sort, stream.origin = sort, {"path": path, "sort": sort, **given}
     return stream

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -19,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors.numpy import save_file
 
-from tgflow.checkpoint.durable.fs import replacing
+from tgflow.checkpoint.durable.fs import replacing, sha256_of
 from tgflow.graph.events import concat
 from tgflow.graph.ids import NodeIds
 from tgflow.streams.errors import StreamError
@@ -236,7 +235,7 @@ def _write(data: _Data, folder: Path, target: Path) -> Converted:
         "held": str(data.held),
         "negatives": ",".join(data.negatives),
         "licence": _licence(folder),
-        "sha256": json.dumps({path.name: _sha256(path) for path in data.files}),
+        "sha256": json.dumps({path.name: sha256_of(path) for path in data.files}),
     }
     table = pa.table(data.events | ({} if data.x is None else _columns(data.x)))
     tables = {"": table.replace_schema_metadata({ABOUT: json.dumps(about)})}
@@ -317,8 +316,7 @@ def _read(path: Path, kind: str, **options: Any) -> _Data:
             relation=names[3] if typed else None,
             bipartite=kind == "tgbn" and names[1] != "nation", **options,
         )  # fmt: skip
-    batches = list(stream)
-    if not batches:
+    if not (batches := list(stream)):
         raise StreamError(str(path), "schema", "there is no event")
     batch = concat(batches)
     events = {name: getattr(batch, name).numpy() for name in ("src", "dst", "t")}
@@ -436,8 +434,3 @@ def _load(path: Path) -> npt.NDArray[Any]:
     except (ValueError, EOFError) as error:
         raise StreamError(str(path), "syntax", f"it is no array: {error!s:.100}") from None
     return found
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

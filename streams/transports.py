@@ -55,14 +55,11 @@ def find_transport(address: str) -> Transport | None:
         ValueError: If the scheme is unknown, or the address holds credentials.
     """
     check_url(address)
-    scheme = scheme_of(address)
-    if scheme is None:
+    if (scheme := scheme_of(address)) is None:
         return None
     if scheme not in SCHEMES:
         known = ", ".join(f"{name}://" for name in SCHEMES)
-        raise ValueError(
-            f"{address!r} has an unknown scheme; streams are {known} and paths: mount an object "
-            "store, or copy its files here first"
-        )
+        text = f"{address!r} has an unknown scheme; streams are {known} and paths: mount an object "
+        raise ValueError(f"{text}store, or copy its files here first")
     transport: Transport = import_module(SCHEMES[scheme]).TRANSPORT
     return transport

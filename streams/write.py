@@ -66,10 +66,8 @@ def write_rows(
     target, num_rows, write = Path(path), 0, None
     kind, compression = format_of(target), COMPRESSION.get(target.suffix)
     if kind not in WRITABLE:
-        raise ValueError(
-            f"{str(path)!r} has no known ending; "
-            "end it in .csv, .csv.gz, .tsv, .jsonl, .parquet or .arrow"
-        )
+        text = f"{str(path)!r} has no known ending; end it in .csv, .csv.gz, .tsv, .jsonl, "
+        raise ValueError(f"{text}.parquet or .arrow")
     with replacing(target) as partial, ExitStack() as open_files:
         with writing():
             sink = open_files.enter_context(pa.OSFile(str(partial), "wb"))

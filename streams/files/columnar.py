@@ -111,7 +111,6 @@ class ColumnarDecoder(Decoder):
         return Origin({"file": self.name, "row": first + row}, raw)
 
     def _check(self, start: Position) -> None:
-        """Raise `SourceTruncated` or `SourceMismatch` if the data differs from that of `start`."""
         before = int(start["size"] or 0)
         if self._path is None:
             if self.size < before:
@@ -142,11 +141,18 @@ def _values(batch: pa.RecordBatch, row: int) -> tuple[dict[str, Any], bool]:
 def table_decoder(table: pa.Table, features: Sequence[str] = ()) -> ColumnarDecoder:
     """Open an in-memory table."""
 
-    def load(names: Sequence[str]) -> Iterable[pa.RecordBatch]:
-        batches: list[pa.RecordBatch] = table.select(list(names)).to_batches()
-        return batches
+    def load(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        yield from table.select([*names]).to_batches()
 
     return ColumnarDecoder("table", table.schema.names, len(table), load, features=features)
+
+
+@contextmanager
+def _opening(path: Path, kind: str) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise StreamError(str(path), "syntax", f"not a readable {kind} file: {error}") from error
 
 
 def parquet_decoder(path: Path) -> ColumnarDecoder:
@@ -156,11 +162,8 @@ def parquet_decoder(path: Path) -> ColumnarDecoder:
         with path.open("rb") as opened, pq.ParquetFile(opened) as file:
             yield from file.iter_batches(BATCH_ROWS, columns=list(names))
 
-    try:
-        with path.open("rb") as opened, pq.ParquetFile(opened) as file:
-            names, num_rows = file.schema_arrow.names, file.metadata.num_rows
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise StreamError(str(path), "syntax", f"not a readable Parquet file: {error}") from error
+    with _opening(path, "Parquet"), path.open("rb") as opened, pq.ParquetFile(opened) as file:
+        names, num_rows = file.schema_arrow.names, file.metadata.num_rows
     return ColumnarDecoder(str(path), names, num_rows, load, path=path)
 
 
@@ -180,12 +183,8 @@ def arrow_decoder(path: Path) -> ColumnarDecoder:
             for batch in stored:
                 yield batch.select(list(names))
 
-    try:
-        with reading() as reader:
-            names = reader.schema.names
-            num_rows = reader.count_rows() if is_file else None
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise StreamError(str(path), "syntax", f"not a readable Arrow file: {error}") from error
+    with _opening(path, "Arrow"), reading() as reader:
+        names, num_rows = reader.schema.names, reader.count_rows() if is_file else None
     return ColumnarDecoder(str(path), names, num_rows, load, path=path, may_grow=not is_file)
 
 
@@ -234,11 +233,6 @@ def _table_of(columns: Mapping[str, Any]) -> pa.Table:
     return pa.table(arrays)
 
 
-def _scalar_text(value: Any) -> str | None:
-    is_missing = value is None or (isinstance(value, float) and math.isnan(value))
-    return None if is_missing else str(text_of(value))
-
-
 def array_of(column: Any) -> Any:
     """Convert a column to an Arrow array; a 2-d column becomes an array of lists.
 
@@ -251,5 +245,6 @@ def array_of(column: Any) -> Any:
         try:
             return pa.array(values, from_pandas=True)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-            return pa.array([_scalar_text(value) for value in values], pa.string())
+            gone = [x is None or (isinstance(x, float) and math.isnan(x)) for x in values]
+            return pa.array(map(str, map(text_of, values)), pa.string(), mask=np.array(gone))
     return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])

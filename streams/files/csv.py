@@ -127,12 +127,10 @@ class CsvDecoder(TextDecoder):
         super().__init__(path, max_bytes, block_bytes)
         layout = layout or TextLayout()
         self._dialect, self._given = dialect, names_of(layout)
-        found = {SPACE: " ", TAB: "\t", None: dialect.delimiter}.get(layout.sep, layout.sep)
-        self._delimiter = str(found)
-        self._blanks = b"\t" if layout.sep == SPACE else dialect.blanks
-        self.comments = dialect.comments
-        if layout.comment is not None:
-            self.comments = (layout.comment.encode(),)
+        sep, comment = layout.sep, layout.comment
+        self._delimiter = {SPACE: " ", TAB: "\t"}.get(sep, sep) if sep else dialect.delimiter
+        self._blanks = b"\t" if sep == SPACE else dialect.blanks
+        self.comments = dialect.comments if comment is None else (comment.encode(),)
         head_comments = self._leading_comments()
         if dialect == KONECT:
             self.bipartite = bool(head_comments) and b"bip" in head_comments[0].split()
@@ -142,16 +140,20 @@ class CsvDecoder(TextDecoder):
         blanks = self._blanks if self._delimiter == " " else b""
         self.quotes: Quotes = Quotes(self._delimiter.encode() + blanks, self.comments)
         self.num_header_lines = len(head_comments) + self._header
-        self.first_place = f"{self.name}, line {self.first_line()}"
-        self._check_width()
+        self.first_place = f"{self.name}, line {self.first_line}"
+        row = None if self._given is None else self._first_row()
+        if self._given is not None and row and len(row) != len(self._given):
+            text = f"columns={','.join(self._given)!r} names {len(self._given)} columns, and the "
+            text += f"first row has {len(row)} values: {shown(self._delimiter.join(row))}; write _ "
+            text += "for each that is not read, or choose another sep=..."
+            raise StreamError(self.first_place, "schema", text)
 
     def names(self) -> Sequence[str] | None:
         if self._given is not None:
             return [f"_{i}" if name == UNREAD else name for i, name in enumerate(self._given)]
         if self._header:
             return self._header_names()
-        row = self._first_row()
-        if row is None:
+        if (row := self._first_row()) is None:
             return None
         first = ["src", "dst", *["weight"] * (len(row) >= self._dialect.weight_from), "t"]
         return [*first[: len(row)], *(f"c{i}" for i in range(len(first), len(row)))]
@@ -182,7 +184,7 @@ class CsvDecoder(TextDecoder):
 
     def plain(self) -> tuple[bytes, str, Sequence[str]]:
         """Return all rows without header and comments, their separator and the column names."""
-        text = bytes(self._tidy(TextFile(self._path).read()))
+        text = bytes(self._tidy(TextFile(self._path).read().removeprefix(BOM)))
         lines = text.splitlines(keepends=True)[self.num_header_lines :]
         rows = b"".join(line for line in lines if not line.startswith(self.comments))
         return rows, self._delimiter, self.names() or ()
@@ -197,8 +199,7 @@ class CsvDecoder(TextDecoder):
             raise StreamError(f"{self.name}, line 1", "schema", f"{text}; {way_out}")
 
     def _header_names(self) -> list[str]:
-        lines = self.head()[self.num_header_lines - 1 :]
-        if not lines:
+        if not (lines := self.head()[self.num_header_lines - 1 :]):
             raise StreamError(self.name, "schema", "the file is empty, expected a header line")
         where = f"{self.name}, line {self.num_header_lines}"
         if b"\0" in lines[0]:
@@ -212,8 +213,7 @@ class CsvDecoder(TextDecoder):
         if len(lines[0]) >= BLOCK_BYTES:
             text = f"the header has more than {BLOCK_BYTES:,} bytes; leave columns out of the file"
             raise StreamError(where, "too_large", text)
-        names = split_values(lines[0], self._delimiter)
-        if not names:
+        if not (names := split_values(lines[0], self._delimiter)):
             what, _ = _quote_fault(lines[0], self.quotes)
             text = f"{what} in the header {shown(lines[0].decode())}; fix the header"
             raise StreamError(where, "syntax", text)
@@ -224,18 +224,6 @@ class CsvDecoder(TextDecoder):
         lines = [x for x in self.head()[self.num_header_lines :] if not x.startswith(self.comments)]
         rows = (split_values(x, self._delimiter) for x in lines if undecodable(x) is None)
         return next(filter(None, rows), []) if lines else None
-
-    def _check_width(self) -> None:
-        """Raise `StreamError` if the number of names differs from the width of the first row."""
-        names = self._given
-        row = None if names is None else self._first_row()
-        if names is None or not row or len(row) == len(names):
-            return
-        text = f"columns={','.join(names)!r} names {len(names)} columns"
-        values = shown(self._delimiter.join(row))
-        way_out = "write _ for each that is not read, or choose another sep=..."
-        text = f"{text}, and the first row has {len(row)} values: {values}; {way_out}"
-        raise StreamError(self.first_place, "schema", text)
 
     def _leading_comments(self) -> list[bytes]:
         lines = []
@@ -251,12 +239,8 @@ class CsvDecoder(TextDecoder):
         """Return space-delimited lines with single separators and no surrounding spaces."""
         if self._delimiter != " ":
             return lines
-        parts, at = [], 0
-        values = self.quotes.find_each(lines) if b'"' in lines else None
-        spans = (
-            [] if values is None else zip(values.starts.tolist(), values.ends.tolist(), strict=True)
-        )
-        for start, end in spans:
+        parts, at, values = [], 0, self.quotes.find_each(lines if b'"' in lines else b"")
+        for start, end in zip(values.starts.tolist(), values.ends.tolist(), strict=True):
             parts += [self._tidied(lines[at:start]), lines[start:end]]
             at = end
         return b"".join([*parts, self._tidied(lines[at:])]).strip(b" ")
@@ -322,8 +306,7 @@ def csv_parser(
 ) -> Parser:
     """Return the parser of lines; times are parsed as decimals, never as floats."""
     columns = schema.columns
-    names = list(names)
-    reading = pa.csv.ReadOptions(column_names=names)
+    reading = pa.csv.ReadOptions(column_names=[*names])
     parsing = pa.csv.ParseOptions(delimiter=delimiter)
     with_line_ends = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
     types = column_types(schema)
@@ -440,8 +423,7 @@ def _fault(line: Text, names: Sequence[str], delimiter: str, quotes: Quotes) -> 
     plain = line.removesuffix(b"\n").removesuffix(b"\r") if line.endswith(b"\n") else line
     if not quotes.find(plain).hold(_lone_returns(plain)).all():
         return "syntax", r"a \r within the line; end lines with \n or \r\n"
-    values = split_values(plain, delimiter)
-    if not values:
+    if not (values := split_values(plain, delimiter)):
         what, way_out = _quote_fault(plain, quotes)
         if num_ends := plain.count(b"\n"):
             what += f", in a row of {num_ends + 1:,} lines"
@@ -471,8 +453,7 @@ def typed_id(value: str) -> int | str:
 
 
 def _typed(value: str) -> int | float | str:
-    number = as_integer(value)
-    if number is not None:
+    if (number := as_integer(value)) is not None:
         return number
     return float(value) if _is_number(value) else value
 

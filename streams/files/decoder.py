@@ -15,7 +15,6 @@ from tgflow.streams.rows.validate import RowSchema
 
 SAMPLES = 100
 ANCHOR_BYTES = 1 << 16
-MAX_RATIO, ALWAYS_ALLOWED = 200, 1 << 30
 
 
 class Decoder(ABC):
@@ -58,17 +57,6 @@ class Decoder(ABC):
     def notes(self) -> Sequence[str]:
         """Return notes on assumptions made about the file, one sentence each."""
         return ()
-
-
-def most_unpacked(size: int, given: int | None = None) -> int:
-    """Return the maximum bytes that a compressed file of `size` bytes may unpack to."""
-    return max(ALWAYS_ALLOWED, MAX_RATIO * size) if given is None else given
-
-
-def too_much(most: int) -> str:
-    """Return the message for compressed data that unpacks to more than `most` bytes."""
-    text = f"the compressed data unpacks to more than {most:,} bytes"
-    return f"{text}; if it should, pass max_file_bytes='20GiB'"
 
 
 def digest(before: bytes) -> str:

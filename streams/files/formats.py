@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -132,9 +132,7 @@ def decoder_for(
         raise ValueError(
             f"header=, columns=, sep= and comment= are for delimited text ({known}), not {chosen}"
         )
-    if found.is_text:
-        return found.decoder(path, max_bytes, block_bytes)
-    return found.decoder(path)
+    return found.decoder(path, max_bytes, block_bytes) if found.is_text else found.decoder(path)
 
 
 def read_table(
@@ -169,21 +167,19 @@ def _read_file(path: Path, texts: Sequence[str], layout: TextLayout) -> pa.Table
         text = "a table cannot be read from a named pipe; write it to a file first"
         raise StreamError(str(path), "schema", text)
     kind = format_of(path)
-    if layout.format is not None and FORMATS[layout.format].dialect is None:
-        layout = replace(layout, format=None)
-    given = layout.format, layout.header, layout.columns, layout.sep, layout.comment
+    given = {each.name: getattr(layout, each.name) for each in fields(TextLayout)}
+    if given["format"] is not None and FORMATS[given["format"]].dialect is None:
+        given["format"] = None
+    if not any(each is not None for each in given.values()) and kind in ("csv", "tsv"):
+        given["format"] = kind  # whatever its columns are
+    layout = TextLayout(**given)
     is_delimited = kind is None or FORMATS[kind].dialect is not None
     try:
-        if is_delimited and any(each is not None for each in given):
-            decoder = decoder_for(path, layout)
-            if isinstance(decoder, CsvDecoder):
-                return _delimited(*decoder.plain(), texts)
-        if kind in ("csv", "tsv", "jsonl"):
-            data = TextFile(path).read()
-            if kind == "jsonl":
-                return pa.json.read_json(pa.BufferReader(data))
-            return _delimited(data, "," if kind == "csv" else "\t", None, texts)
-        decoder = decoder_for(path)
+        if kind == "jsonl":
+            return pa.json.read_json(pa.BufferReader(TextFile(path).read()))
+        decoder = decoder_for(path, layout if is_delimited else None)
+        if isinstance(decoder, CsvDecoder) and layout != TextLayout():
+            return _delimited(*decoder.plain(), texts)
     except (pa.ArrowException, OSError) as error:
         raise StreamError(str(path), "syntax", f"it cannot be read: {error}") from None
     if not isinstance(decoder, ColumnarDecoder):
@@ -193,11 +189,8 @@ def _read_file(path: Path, texts: Sequence[str], layout: TextLayout) -> pa.Table
     return pa.Table.from_batches(batches) if batches else pa.table({})
 
 
-def _delimited(
-    text: Text, delimiter: str, names: Sequence[str] | None, texts: Sequence[str]
-) -> pa.Table:
+def _delimited(text: Text, delimiter: str, names: Sequence[str], texts: Sequence[str]) -> pa.Table:
     """Return delimited text, its columns `texts` and hexadecimal numbers as text."""
-    text = text.removeprefix(BOM)
     check_quotes(text, Quotes(delimiter.encode(), ()))
 
     def parsed(some: Sequence[str]) -> pa.Table:

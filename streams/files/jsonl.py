@@ -50,8 +50,7 @@ class JsonlDecoder(TextDecoder):
     """
 
     def names(self) -> Sequence[str] | None:
-        head = self.head()
-        if not head:
+        if not (head := self.head()):
             return None
         if not self._objects:
             fault = parse_object(head[0])[1]

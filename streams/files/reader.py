@@ -201,8 +201,8 @@ class Files:
         name, number = str(position["name"]), int(position["file"] or 0)
         if self._folder is None:
             if number >= len(self.names):
-                text = f"file {number + 1}, {name!r}, no longer exists"
-                raise SourceExpired(self.names[0], "schema", f"{text}; it had been read in part")
+                text = f"file {number + 1}, {name!r}, no longer exists; it had been read in part"
+                raise SourceExpired(self.names[0], "schema", text)
             if self.names[number] != name:
                 text = f"file {number + 1} was {name!r}; give the same files in their order"
                 raise SourceMismatch(self.names[number], "schema", text)
@@ -210,11 +210,10 @@ class Files:
         if name not in self.names:
             text = f"{name!r} is gone before it was read completely; put it back"
             raise SourceExpired(str(self._folder), "schema", text)
-        found = self.names.index(name)
-        if found > number:
-            text = f"{found} files sort before {name!r}, but {number} did when it was read"
-            way_out = "give new files names that sort after the old ones"
-            raise SourceMismatch(str(self._folder), "schema", f"{text}; {way_out}")
+        if (found := self.names.index(name)) > number:
+            text = f"{found} files sort before {name!r}, but {number} did when it was read; give "
+            text += "new files names that sort after the old ones"
+            raise SourceMismatch(str(self._folder), "schema", text)
         return found
 
     def progress(self, current: int) -> float:
@@ -234,7 +233,6 @@ def paths_of(source: str) -> list[Path]:
 
 
 def _paths_in(folder: Path, after: str = "") -> list[Path]:
-    """Return the files in a folder whose names sort after `after`."""
     last = _natural(after)
     paths = (p for p in folder.iterdir() if p.name[0] not in "._" and _natural(p.name) > last)
     return sorted((p for p in paths if p.is_file()), key=lambda path: _natural(path.name))
@@ -256,38 +254,29 @@ def find_files(
     open_file = partial(decoder_for, layout=options, max_bytes=most, block_bytes=block_bytes)
     comments = SNAP.comments + ((options.comment.encode(),) if options.comment else ())
     is_path = _is_path(source)
-    if _is_path(source) and is_pipe(source):
+    if is_path and is_pipe(source):
         return _of_pipe(str(source), open_file, options.format, comments)
     if is_path or (isinstance(source, Sequence) and source and all(map(_is_path, source))):
-        paths = [*map(file_path, [source] if is_path else source)]
-        last, folder = paths[-1], None
-        if is_path and not last.exists():
-            raise FileNotFoundError(f"there is no file or folder {str(last)!r}")
-        growth = FileTail()
-        if is_path and last.is_dir():
-            folder, paths = last, _paths_in(last)
-            if not paths:
-                raise StreamError(str(folder), "schema", "the folder holds no files")
-        elif follow:
+        paths = paths_of(str(source)) if is_path else [*map(file_path, source)]
+        folder = Path(source) if is_path and Path(source).is_dir() else None
+        if not paths:
+            raise StreamError(str(folder), "schema", "the folder holds no files")
+        last, growth = paths[-1], FileTail()
+        if follow and folder is None:
             kind = format_of(last)
             is_text = last.suffix not in COMPRESSION and (kind is None or FORMATS[kind].is_text)
             if not is_text:
-                raise ValueError(
-                    "follow=True is for text files that are not compressed, and for folders "
-                    f"that files are moved to; {last} is neither"
-                )
+                text = "follow=True is for text files that are not compressed, and for folders "
+                raise ValueError(f"{text}that files are moved to; {last} is neither")
             _wait_for_rows(last, growth, comments, open_file)
         decoders, names = [*map(open_file, paths)], [path.name for path in paths]
         if follow and folder is None and isinstance(decoders[-1], TextDecoder):
             decoders[-1].let_grow()
         return Files(decoders, names, growth if follow else None, folder, open_file)
-    table = as_table(source)
-    if table is None:
-        raise TypeError(
-            f"cannot read events from {type(source).__name__}; pass a path "
-            f"({', '.join(FORMATS)}), a pyarrow table, a data frame with __arrow_c_stream__, "
-            "a dict or tuple of columns, or an iterable of dicts"
-        )
+    if (table := as_table(source)) is None:
+        text = f"cannot read events from {type(source).__name__}; pass a path "
+        text += f"({', '.join(FORMATS)}), a pyarrow table, a data frame with __arrow_c_stream__, a "
+        raise TypeError(f"{text}dict or tuple of columns, or an iterable of dicts")
     if follow:
         raise ValueError("follow=True is for files and folders; a table does not grow")
     features = ("x",) if isinstance(source, tuple) and len(source) == 4 else ()
@@ -444,18 +433,16 @@ class Reader:
 
         Reads everything; `unknown_label` must be set, if only to nothing.
         """
-        own, places, counts = self._coding, dict[str, int](), np.zeros(0, dtype=np.int64)
+        own, places, counts = self._coding, dict[str, int](), Counter[int]()
         self._coding = LabelCoding(self._options, places)
         try:
             for rows, _ in self._read():
                 assert rows.events.label is not None
-                found = np.bincount(rows.events.label[rows.events.label >= 0])
-                if len(found) > len(counts):
-                    counts, found = found, counts
-                counts[: len(found)] += found
+                found, nums = np.unique(rows.events.label, return_counts=True)
+                counts.update(dict(zip(found.tolist(), nums.tolist(), strict=True)))
         finally:
             self._coding = own
-        return {text: int(counts[place]) for text, place in places.items() if place < len(counts)}
+        return {text: counts[place] for text, place in places.items() if place in counts}
 
     def _all(
         self,
@@ -479,8 +466,7 @@ class Reader:
                 if not self._has_checked_time:
                     self._has_checked_time = warn_of_first_time(_log, [batch], self.unit)
                 yield replace(batch, position=position), self._files.progress(current)
-            found = self._files.following(current, is_complete, is_idle, stop)
-            if found is None:
+            if (found := self._files.following(current, is_complete, is_idle, stop)) is None:
                 return
             position = position if found == current else None
             current, is_complete = found, self._files.is_complete()
@@ -488,8 +474,7 @@ class Reader:
 
     def _rows(self, current: int, start: Position | None) -> Iterator[RowBatch]:
         decoder = self._files.decoders[current]
-        names = decoder.names()
-        if names is None:
+        if (names := decoder.names()) is None:
             return iter(())
         columns = self._columns(decoder, names)
         texts = columns.texts | {getattr(columns, role) for role in self._first_classes}
@@ -506,7 +491,6 @@ class Reader:
         return decoder.read(schema, start)
 
     def _columns(self, decoder: Decoder, names: Sequence[str]) -> Columns:
-        """Return the columns to read from a file; `StreamError` if one is missing or repeated."""
         where, options = decoder.name, self._options
         roles = {role: getattr(options, role) for role in ("src", "dst", "t", *OPTIONAL)}
         if self._labels_later and options.label not in names:
@@ -552,8 +536,7 @@ class Reader:
     def _look_ahead(self, times: Times) -> None:
         """Detect feature widths and time unit from the first rows, the id type from the first."""
         for decoder in self._files.decoders:
-            names = decoder.names()
-            if names is None:
+            if (names := decoder.names()) is None:
                 continue
             columns = self._columns(decoder, names)
             samples = decoder.samples(columns)
@@ -639,15 +622,12 @@ def _text_feature(
     """Return an error of the first row if all samples of a feature are texts."""
     for name in columns.features:
         there = [row.get(name) for row in samples if row.get(name) not in (None, *MISSING)]
-        if there and all(isinstance(v, str) and not _is_number(v) for v in there):
+        texts = [v for v in there if isinstance(v, str) and v.strip().lower() not in BOOLEANS]
+        if there and len(texts) == len(there) and not any(map(exact_decimal, texts)):
             text = f"{name} is {shown(there[0])}, expected a number; pass categorical={name!r} to "
             text += "encode its categories, or leave it out of the features"
             return StreamError(decoder.first_place, "type", text)
     return None
-
-
-def _is_number(text: str) -> bool:
-    return text.strip().lower() in BOOLEANS or exact_decimal(text) is not None
 
 
 def _require(where: str, names: Sequence[str], wanted: Mapping[str, str], is_text: bool) -> None:
@@ -691,18 +671,15 @@ def _with_usual_names(
     files: Files, options: StreamOptions, event_id: str | None
 ) -> tuple[StreamOptions, dict[str, str]]:
     """Return the options with the columns that have usual names, and these columns by role."""
-    found: dict[str, str] = {}
-    for names in (decoder.names() for decoder in files.decoders):
-        if names is None:
-            continue
-        features = options.features or ()
-        used = {*([features] if isinstance(features, str) else features), event_id}
-        used |= {getattr(options, role) for role in ("src", "dst", "t", *OPTIONAL)}
+    found, features = dict[str, str](), options.features or ()
+    used = {*([features] if isinstance(features, str) else features), event_id}
+    used |= {getattr(options, role) for role in ("src", "dst", "t", *OPTIONAL)}
+    there = (names for each in files.decoders if (names := each.names()) is not None)
+    if (names := next(there, None)) is not None:
         for role, known in _USUAL_NAMES.items():
             usual = [name for name in names if name not in used and name.strip().lower() in known]
             if getattr(options, role) == role and role not in names and len(usual) == 1:
                 found[role] = usual[0]
-        break
     return replace(options, **found), found  # type: ignore[arg-type]
 
 

@@ -18,13 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tgflow.streams.errors import (
-    RowFault,
-    SourceCorrupt,
-    SourceMismatch,
-    SourceTruncated,
-    StreamError,
-)
+from tgflow.streams.errors import SourceCorrupt, SourceMismatch, SourceTruncated, StreamError
 from tgflow.streams.files.decoder import (
     ANCHOR_BYTES,
     SAMPLES,
@@ -32,13 +26,12 @@ from tgflow.streams.files.decoder import (
     check_digest,
     check_size,
     digest,
-    most_unpacked,
-    too_much,
 )
 from tgflow.streams.rows.row_batch import Fault, Int64s, Origin, Position, RowBatch
 from tgflow.streams.rows.validate import RowSchema, may_be_tiny, validate
 
 BLOCK_BYTES = 1 << 20
+MAX_RATIO, ALWAYS_ALLOWED = 200, 1 << 30
 COMPRESSION = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 BOM = b"\xef\xbb\xbf"
 _PARSER_BYTES = 1 << 18
@@ -222,7 +215,8 @@ class TextFile:
     """Text of a file from a position on, decompressed if its name ends in one of `COMPRESSION`.
 
     Args:
-        max_bytes: Maximum text bytes of a compressed file; None: as `most_unpacked`.
+        max_bytes: Maximum text bytes of a compressed file; None: `MAX_RATIO` times its own size, at
+            least `ALWAYS_ALLOWED`.
         start: Position of a block; reading continues after it.
     """
 
@@ -236,7 +230,8 @@ class TextFile:
         self._allowed: int | None = None
         if compression:
             self._stream = pa.CompressedInputStream(self._raw, compression)
-            self._allowed = most_unpacked(self.size, max_bytes)
+            usual = max(ALWAYS_ALLOWED, MAX_RATIO * self.size)
+            self._allowed = usual if max_bytes is None else max_bytes
         self._line, self._num_read, self._tail = 1, 0, b""
         if start is None:
             return
@@ -409,7 +404,8 @@ class TextFile:
         del buffer[start + num_read :]
         self._num_read += num_read
         if self._allowed is not None and self._num_read > self._allowed:
-            raise StreamError(self.name, "too_large", too_much(self._allowed))
+            text = f"the compressed data unpacks to more than {self._allowed:,} bytes; if it should"
+            raise StreamError(self.name, "too_large", f"{text}, pass max_file_bytes='20GiB'")
         return buffer
 
     def _passed(self, data: Text) -> None:
@@ -494,7 +490,7 @@ def refuse_tiny(
 
 def parse_rows(
     lines: Text, ends: Int64s, parser: Parser, longest: int, left_out: int = 0
-) -> tuple[list[pa.RecordBatch], Int64s | None, list[RowFault]]:
+) -> tuple[list[pa.RecordBatch], Int64s | None, dict[int, Fault]]:
     """Return the rows, the number of each (None if all are rows), and the faults of the others.
 
     Rows are parsed in pieces, or else line by line.
@@ -503,7 +499,7 @@ def parse_rows(
     sizes = ends - starts + left_out
     text = f"the line has {{:,}} bytes, more than max_record_bytes={longest}"
     too_large = np.flatnonzero(sizes > longest).tolist()
-    faults = [RowFault(row, "too_large", text.format(sizes[row])) for row in too_large]
+    faults: dict[int, Fault] = {row: ("too_large", text.format(sizes[row])) for row in too_large}
     batches, index = [], [np.empty(0, dtype=np.int64)]
     num_pieces = 1 + len(lines) // _PIECE_BYTES
     for piece in filter(len, np.array_split(np.flatnonzero(sizes <= longest), num_pieces)):
@@ -511,7 +507,7 @@ def parse_rows(
         if batch is None:
             there = ((row, bytes(lines[starts[row] : ends[row]])) for row in piece.tolist())
             found = {row: parser.row(line) for row, line in there}
-            faults += [RowFault(row, *fault) for row, (_, fault) in found.items() if fault]
+            faults |= {row: fault for row, (_, fault) in found.items() if fault}
             good = {row: values for row, (values, fault) in found.items() if not fault}
             batch, rows = parser.batch([*good.values()]), np.array([*good], np.int64)
         batches.append(batch)
@@ -520,7 +516,6 @@ def parse_rows(
 
 
 def _selected(lines: Text, ends: Int64s, rows: Int64s) -> Text:
-    """Return the lines `rows`, in increasing order."""
     if not len(rows):
         return b""
     starts = np.append(0, ends[:-1])
@@ -541,21 +536,16 @@ class TextDecoder(Decoder):
     whole_lines = False
     """Whether to leave a last line without line end unread, as the file may grow."""
 
+    num_header_lines = 0
+    """Number of rows before the first event: comments and the header."""
+
     def __init__(
-        self,
-        path: Path,
-        max_bytes: int | None = None,
-        block_bytes: int = BLOCK_BYTES,
-        num_header_lines: int = 0,
+        self, path: Path, max_bytes: int | None = None, block_bytes: int = BLOCK_BYTES
     ) -> None:
-        size = path.stat().st_size
-        super().__init__(str(path), size, None, f"{path}, line {num_header_lines + 1}")
-        self.num_header_lines = num_header_lines
-        """Number of rows before the first event: comments and the header."""
+        super().__init__(str(path), path.stat().st_size, None, f"{path}, line 1")
         self._path, self._max_bytes, self._block_bytes = path, max_bytes, block_bytes
         self._file: TextFile | None = None
         self._head: list[bytes] | None = None
-        self._first_line = 1
 
     @abstractmethod
     def parser(self, schema: RowSchema) -> Parser:
@@ -563,8 +553,7 @@ class TextDecoder(Decoder):
 
     def head(self) -> list[bytes]:
         """Return the first lines, including the header; they are read once."""
-        if self._head is None:
-            self._head = self.read_head()
+        self._head = self.read_head() if self._head is None else self._head
         return self._head
 
     def read_head(self) -> list[bytes]:
@@ -578,10 +567,10 @@ class TextDecoder(Decoder):
             whole_lines=self.whole_lines,
         )
 
+    @property
     def first_line(self) -> int:
-        """Return the line number of the first row after the header."""
-        header = self.head()[: self.num_header_lines]
-        return 1 + sum(1 + row.count(b"\n") for row in header)
+        """Line number of the first row after the header."""
+        return 1 + sum(1 + row.count(b"\n") for row in self.head()[: self.num_header_lines])
 
     def let_grow(self) -> None:
         """Read whole lines only, and detect columns and types from the first row alone."""
@@ -593,7 +582,6 @@ class TextDecoder(Decoder):
 
     def read(self, schema: RowSchema, start: Position | None) -> Iterator[RowBatch]:
         self._file = TextFile(self._path, self._max_bytes, start)
-        self._first_line = self.first_line()
         blocks = self._file.blocks(
             self._block_bytes, schema.checks.max_bytes, self.whole_lines, self.quotes
         )
@@ -643,10 +631,8 @@ class TextDecoder(Decoder):
     def _rows_among(self, block: TextBlock) -> Int64s | None:
         """Return the numbers of rows other than header and comments; None if all are."""
         lines, starts_with, line = block.data, self.comments, block.line
-        num_left = max(0, self._first_line - line)  # lines of the header
-        has_comments = any(
-            lines.startswith(start) or b"\n" + start in lines for start in starts_with
-        )
+        num_left = max(0, self.first_line - line)  # lines of the header
+        has_comments = any(lines.startswith(x) or b"\n" + x in lines for x in starts_with)
         if not num_left and not has_comments:
             return None
         ends = block.ends()
@@ -678,13 +664,12 @@ class TextDecoder(Decoder):
         return locate
 
 
+_HALF = re.compile("[\ud800-\udfff]")
+
+
 def is_unicode(text: str) -> bool:
     """Return whether a text has no half of a character: it can be written as UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return _HALF.search(text) is None
 
 
 def undecodable(line: Text) -> Fault | None:

@@ -124,12 +124,10 @@ class RowAccounting:
 
     def _most_frequent(self) -> tuple[str, str]:
         """Return the most frequent fault of all rows with an example, and the example's place."""
-        seen = [each for entry in self.counts.values() for each in entry["refused"].items()]
-        most: Counter[str] = Counter()
-        for code, found in seen:
-            most[code] += found["count"] if code != "late" else 0
-        [(code, count)] = most.most_common(1)
-        example = next(found for other, found in seen if other == code)
+        refused = sums(self.counts, 0)["refused"]
+        code, count = next(each for each in refused.items() if each[0] != "late")
+        every = (entry["refused"] for entry in self.counts.values())
+        example = next(found[code] for found in every if code in found)
         place = Origin(example["first"], b"").where
         return f", {count:,} of them by {code!r} (as {place}: {example['examples'][0]})", place
 
@@ -141,7 +139,6 @@ class RowAccounting:
 
 
 def _usual(bad: Sequence[BadRow]) -> tuple[str, str]:
-    """Return the most frequent fault of rows with an example, and the example's place."""
     [(code, _)] = Counter(row.code for row in bad).most_common(1)
     example = next(row for row in bad if row.code == code)
     place = example.origin.where

@@ -5,7 +5,6 @@ Each row is decided individually, so the result does not depend on poll boundari
 
 from __future__ import annotations
 
-import heapq
 import time
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import asdict, replace
@@ -14,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from sortedcontainers import SortedDict
 
 from tgflow.base.units import INT64_MAX, ticks_per_unit
-from tgflow.streams.errors import RowFault
 from tgflow.streams.ingest.config import AFTER_ALL, BEFORE_ALL, OrderConfig
 from tgflow.streams.ingest.ingest_state import DedupWindow, IngestState, PartitionState, Seen
 from tgflow.streams.ingest.ordering import (
@@ -27,9 +26,8 @@ from tgflow.streams.ingest.ordering import (
     ranks,
     sequence,
     sizes_of,
-    total_bytes,
 )
-from tgflow.streams.rows.row_batch import BadRow, EventColumns, Int64s, RowBatch
+from tgflow.streams.rows.row_batch import BadRow, EventColumns, Fault, Int64s, RowBatch
 
 AHEAD_MS = 86_400_000
 """Milliseconds by which a time may be after the clock, where `max_time_jump` is unset."""
@@ -97,12 +95,10 @@ class BoundedWindow:
     def __init__(self, parts: Iterable[EventColumns], most_rows: int, most_bytes: int) -> None:
         self.most_rows, self.most_bytes = most_rows, most_bytes
         self.num_bytes = self._num_rows = 0
-        self._latest = BEFORE_ALL
-        self._ticks: list[int] = []  # a heap
-        self._sizes: dict[int, list[int]] = {}
+        self._sizes = SortedDict()
         """Rows and bytes of each tick."""
         for part in parts:
-            for t, size in _sized(part.t, sizes_of(part)):
+            for t, size in zip(part.t.tolist(), sizes_of(part).tolist(), strict=True):
                 self._enter(t, size)
 
     def __len__(self) -> int:
@@ -117,16 +113,13 @@ class BoundedWindow:
         self._leave(watermark)
         forced = None
         while self._num_rows > self.most_rows or self.num_bytes > self.most_bytes:
-            if self._ticks[0] == self._latest:
+            if len(self._sizes) == 1:
                 break
-            forced = self._ticks[0] + 1
+            forced = self._sizes.keys()[0] + 1
             self._leave(forced)
         return forced
 
     def _enter(self, t: int, size: int) -> None:
-        if t not in self._sizes:
-            heapq.heappush(self._ticks, t)
-            self._latest = max(self._latest, t)
         of_tick = self._sizes.setdefault(t, [0, 0])
         of_tick[0] += 1
         of_tick[1] += size
@@ -134,15 +127,10 @@ class BoundedWindow:
         self.num_bytes += size
 
     def _leave(self, watermark: int) -> None:
-        while self._ticks and self._ticks[0] < watermark:
-            num_rows, num_bytes = self._sizes.pop(heapq.heappop(self._ticks))
+        while self._sizes and (first := self._sizes.keys()[0]) < watermark:
+            num_rows, num_bytes = self._sizes.pop(first)
             self._num_rows -= num_rows
             self.num_bytes -= num_bytes
-
-
-def _sized(t: Int64s, sizes: int | Int64s) -> Iterable[tuple[int, int]]:
-    each = [sizes] * len(t) if isinstance(sizes, int) else sizes.tolist()
-    return zip(t.tolist(), each, strict=True)
 
 
 def classify(
@@ -152,9 +140,9 @@ def classify(
     *,
     released: int = BEFORE_ALL,
     window: BoundedWindow | None = None,
-    sizes: int | Int64s = 0,
+    sizes: Int64s | None = None,
     most: Int64s | None = None,
-) -> tuple[PartitionState, list[RowFault], int]:
+) -> tuple[PartitionState, dict[int, Fault], int]:
     """Classify the next events of a partition: reject late events and bad times.
 
     All events before `released` have been released. If the events at or after the watermark could
@@ -162,12 +150,12 @@ def classify(
     `most` is the latest time that each may have; None: any.
 
     Returns:
-        The state after them, with `max_t` and `floor`; the rejected events, in order; and how often
-        the watermark was forced forward.
+        The state after them, with `max_t` and `floor`; the faults of rejected events, by number;
+        and how often the watermark was forced forward.
     """
     lateness, jump = limits
     if not len(t):
-        return state, [], 0
+        return state, {}, 0
     before = np.maximum.accumulate(np.concatenate([np.array([state.max_t]), t[:-1]]))
     is_odd = (t == BEFORE_ALL) | (t == AFTER_ALL)
     if jump is not None:  # the first event of a partition cannot be checked
@@ -178,10 +166,10 @@ def classify(
         return _classify_each(t, state, limits, released, window, sizes, most)
     least = max(state.floor, released)
     late = (t < least) | ((t < before) & (_distance(before, t) > lateness))
-    rejected = [
-        _late(row, int(t[row]), max(least, int(before[row]) - lateness), lateness, state.floor)
+    rejected = {
+        row: _late(int(t[row]), max(least, int(before[row]) - lateness), lateness, state.floor)
         for row in np.flatnonzero(late).tolist()
-    ]
+    }
     return replace(state, max_t=max(int(before[-1]), int(t[-1]))), rejected, 0
 
 
@@ -196,26 +184,26 @@ def _classify_each(
     limits: tuple[int, int | None],
     released: int,
     window: BoundedWindow | None,
-    sizes: int | Int64s,
+    sizes: Int64s | None,
     most: Int64s | None,
-) -> tuple[PartitionState, list[RowFault], int]:
-    """Classify events one by one."""
-    rejected: list[RowFault] = []
+) -> tuple[PartitionState, dict[int, Fault], int]:
+    rejected: dict[int, Fault] = {}
     max_t, floor, forced = state.max_t, state.floor, 0
     lateness, jump = limits
-    for row, (at, size) in enumerate(_sized(t, sizes)):
+    each = [0] * len(t) if sizes is None else sizes.tolist()
+    for row, (at, size) in enumerate(zip(t.tolist(), each, strict=True)):
         watermark = max(floor, max_t - lateness, released)
         if at in (BEFORE_ALL, AFTER_ALL):
-            rejected.append(RowFault(row, "time_range", f"t is {at}, a limit of int64"))
+            rejected[row] = "time_range", f"t is {at}, a limit of int64"
         elif jump is not None and max_t != BEFORE_ALL and at > max_t + jump:
             text = f"t is {at}, {at - max_t} ticks after the latest so far, {max_t}"
-            rejected.append(RowFault(row, "time_jump", f"{text}; max_time_jump is {jump} ticks"))
+            rejected[row] = "time_jump", f"{text}; max_time_jump is {jump} ticks"
         elif most is not None and at > most[row]:
             text = f"t is {at}, over a day after it was written or the clock; is the unit of times "
             text += "right, time_unit=...? else accept any, max_time_jump='none'"
-            rejected.append(RowFault(row, "time_jump", text))
+            rejected[row] = "time_jump", text
         elif at < watermark:
-            rejected.append(_late(row, at, watermark, lateness, floor))
+            rejected[row] = _late(at, watermark, lateness, floor)
         else:
             max_t = max(max_t, at)
             least = max(max_t - lateness, released)
@@ -224,13 +212,13 @@ def _classify_each(
     return replace(state, max_t=max_t, floor=floor), rejected, forced
 
 
-def _late(row: int, t: int, watermark: int, lateness: int, floor: int) -> RowFault:
+def _late(t: int, watermark: int, lateness: int, floor: int) -> Fault:
     text = f"t is {t}, {watermark - t} ticks before the watermark {watermark}; allowed_lateness is "
     text += f"{lateness} ticks, raise it to wait longer for such events"
     if watermark == floor:  # forced by evictions
         text = f"t is {t}, {watermark - t} ticks before the watermark {watermark}, as the reorder "
         text += "buffer was full; raise buffer_events and buffer_bytes"
-    return RowFault(row, "late", text)
+    return "late", text
 
 
 class Admitted(NamedTuple):
@@ -334,12 +322,10 @@ class Admission:
 
     def wanted(self) -> Set[int]:
         """Return the partitions to poll: when the buffer is full, only the ones that are behind."""
-        config, others = self._config, len(self._partitions) - 1
-        full = (others + 1) * len(self._buffer) >= others * config.buffer_events
-        full |= (others + 1) * self._buffer.num_bytes.total() >= others * config.max_bytes
-        if others and full:
-            return self._behind()
-        return self.live
+        config, num, buffer = self._config, len(self._partitions), self._buffer
+        is_full = num * len(buffer) >= (num - 1) * config.buffer_events
+        is_full |= num * buffer.num_bytes.total() >= (num - 1) * config.max_bytes
+        return self._behind() if num > 1 and is_full else self.live
 
     def admit(self, batch: RowBatch) -> Admitted:
         """Admit the next rows of a partition: buffer the events among them."""
@@ -349,10 +335,10 @@ class Admission:
         ids = rows.event_id_hash if dedup_window else None
         rows = replace(rows, rank=ranks(partition, state.seq + index), event_id_hash=ids)
         most = self._latest_times(batch.written)
-        num_duplicates = 0
+        num_rows = len(rows)
         if ids is not None:
             is_duplicate = self._ids_of(partition).duplicates(Seen(state.seq + index, ids))
-            if num_duplicates := int(np.count_nonzero(is_duplicate)):
+            if is_duplicate.any():
                 fresh = np.flatnonzero(~is_duplicate)
                 rows, index = rows.take(fresh), index[fresh]
                 most = most[fresh] if most is not None and len(most) > 1 else most
@@ -362,7 +348,7 @@ class Admission:
             state,
             self.limits,
             released=self.released,
-            window=self._window_for(partition, len(rows), total_bytes(sizes, len(rows))),
+            window=self._window_for(partition, len(rows), int(sizes.sum())),
             sizes=sizes,
             most=None if most is None else np.broadcast_to(most, len(rows)),
         )
@@ -370,18 +356,18 @@ class Admission:
         self._change(partition, PartitionState(batch.position, seq, after.max_t, after.floor))
         rejected = batch.bad()
         if faults:
-            for fault in faults:
-                number = int(index[fault.row])
-                rejected.append(BadRow(number, fault.code, fault.text, batch.locate(number)))
-            rejected.sort(key=lambda row: row.index)
-            out = np.array([fault.row for fault in faults])
+            for row, fault in faults.items():
+                number = int(index[row])
+                rejected.append(BadRow(number, *fault, batch.locate(number)))
+            rejected.sort(key=lambda bad: bad.index)
+            out = np.array([*faults])
             if rows.event_id_hash is not None:
                 numbers, hashes = self._unlogged.setdefault(str(partition), [[], []])
                 numbers += sequence(rows.rank[out]).tolist()
                 hashes += rows.event_id_hash[out].tolist()
             rows = rows.take(np.delete(np.arange(len(rows)), out))
         self._admitted.append(self._buffered(rows))
-        return Admitted(rejected, num_duplicates, forced)
+        return Admitted(rejected, num_rows - len(index), forced)
 
     def release(
         self, silent: Set[int] = frozenset()
@@ -463,7 +449,6 @@ class Admission:
         return self._recent.setdefault(partition, RecentIds(self._config.dedup_window))
 
     def _remember(self, partition: int, seen: Seen) -> None:
-        """Add event ids of earlier rows, if deduplication is on."""
         if self._config.dedup_window:
             self._ids_of(partition).remember(seen)
 
@@ -520,12 +505,11 @@ class Admission:
             rows_fit = times * (held + num_rows) <= most_rows
             return rows_fit and times * (held_bytes + num_bytes) <= most_bytes
 
-        window = self._windows.pop(partition, None)
-        if window is None:
+        if (window := self._windows.pop(partition, None)) is None:
             if fits(buffer.num_rows[partition], buffer.num_bytes[partition]):
                 return None
             held = buffer.rows_since(partition, self._watermark_of(partition))
-            if fits(sum(map(len, held)), sum(total_bytes(sizes_of(h), len(h)) for h in held)):
+            if fits(sum(map(len, held)), sum(int(sizes_of(each).sum()) for each in held)):
                 return None
             window = BoundedWindow(held, most_rows, most_bytes)
         elif fits(len(window), window.num_bytes, 2):

@@ -7,7 +7,6 @@ import hashlib
 import json
 import logging
 import os
-import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,15 +14,13 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tgflow.base.text import printable
-from tgflow.checkpoint.durable.fs import RealFs
+from tgflow.checkpoint.durable.fs import RealFs, crc32_of
 from tgflow.streams.errors import MAX_MESSAGE
 from tgflow.streams.rows.row_batch import BadRow
 
 _log = logging.getLogger(__name__)
 
 MAX_RAW_BYTES = 4096
-
-CHUNK_BYTES = 1 << 20
 
 Length: TypeAlias = dict[str, Any]
 """Length written so far: {"segment": 0, "byte": 1234, "crc32": [...]}, with a checksum of each file
@@ -63,7 +60,7 @@ class DeadLetterFiles:
         segments = self._segments()
         self._segment = segments[-1] if segments else 0
         self._byte = self._path(self._segment).stat().st_size if segments else 0
-        self._crc32 = [self._checksum(segment) for segment in range(self._segment + 1)]
+        self._crc32 = [crc32_of(self._path(segment)) for segment in range(self._segment + 1)]
         self._fd: int | None = None
         self._failure: OSError | None = None
 
@@ -102,7 +99,7 @@ class DeadLetterFiles:
             if later > segment:
                 self._fs.unlink(self._path(later))
         found = [*self._crc32, *[0] * (segment - self._segment)][:segment]
-        found.append(self._checksum(segment, byte))
+        found.append(crc32_of(path, byte))
         is_same = size >= byte and found[-1] == expected[-1]  # not damaged, nor another file
         for number, (is_, was) in enumerate(zip(found, expected, strict=True)):
             if is_ != was and self._path(number).exists() and (number < segment or size >= byte):
@@ -116,7 +113,7 @@ class DeadLetterFiles:
         if whole < size:
             self._fs.truncate(path, whole)
         if not is_same:
-            found[-1] = self._checksum(segment)
+            found[-1] = crc32_of(path)
             segment, byte = segment + 1, 0
         self._fs.sync_directory(self._directory)
         found += [0] * (segment - len(found) + 1)
@@ -131,18 +128,8 @@ class DeadLetterFiles:
             self._close()
 
     def _segments(self) -> list[int]:
-        """Return the numbers of the existing files, in order."""
         names = (path.stem for path in self._directory.iterdir() if path.suffix == ".jsonl")
         return sorted(int(name) for name in names if name.isdecimal())
-
-    def _checksum(self, segment: int, left: int = sys.maxsize) -> int:
-        """Return the checksum of the first bytes of a file, 0 without one."""
-        crc, path = 0, self._path(segment)
-        if path.exists():
-            with path.open("rb") as file:
-                while data := file.read(min(left, CHUNK_BYTES)):
-                    crc, left = zlib.crc32(data, crc), left - len(data)
-        return crc
 
     def _path(self, segment: int) -> Path:
         return self._directory / f"{segment:06}.jsonl"
@@ -172,7 +159,6 @@ class DeadLetterFiles:
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """Raise after an earlier failure, and record a new one."""
         if self._failure is not None:
             why = self._failure.strerror or str(self._failure)
             text = f"dead letters could not be written before ({why})"

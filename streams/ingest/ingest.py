@@ -105,10 +105,8 @@ class Ingest:
     ) -> None:
         self._idle_timeout, self._order_timeout = timeouts = config.timeouts()
         if min(timeouts) < inf and log is None:
-            raise ValueError(
-                "idle_timeout and order_timeout require the log, which records what was released "
-                "when they expired; enable the log"
-            )
+            text = "idle_timeout and order_timeout require the log, which records what was "
+            raise ValueError(f"{text}released when they expired; enable the log")
         self.source = source
         self.unit, self.x_dim = source.unit, source.x_dim
         """Unit of a tick; width of the edge features."""
@@ -276,15 +274,14 @@ class Ingest:
             if not self._has_started or self._has_ended:
                 when = "is still recovering" if not self._has_started else "has ended"
                 raise RuntimeError(f"the run {when}, and takes no labels; send them again later")
-            before, now = labels.counts, self.num_released
+            before, now = dict(labels.counts), self.num_released
             found, bad = labels.admit(rows, now, self._state.last_t)
-            labels.count_refused(len(bad))
+            labels.counts["refused"] += len(bad)
             if found.size:
                 self._write_labels([found])
                 labels.queue(found)
                 self._arrived.append(labels.placed(np.empty(0, np.int64), now))
-            after = labels.counts
-            done = {name: after[name] - before[name] for name in COUNTS[:3]}
+            done = {name: labels.counts[name] - before[name] for name in COUNTS[:3]}
             done["waiting"] = found.size - sum(done.values())
         refused = [{"row": row.index, "code": row.code, "reason": row.text} for row in bad]
         return {"position": now, **done, "refused": refused}
@@ -347,7 +344,6 @@ class Ingest:
                 self.labels.close()
 
     def _cycle(self) -> Iterator[EventBatch | LateLabels]:
-        """Poll once and yield the events that it releases, and labels."""
         if self.labels is not None:
             yield from self._read_labels(self.labels)
             if self._admission.is_over:
@@ -416,7 +412,6 @@ class Ingest:
             raise broken
 
     def _bury(self, name: str, rejected: Sequence[BadRow]) -> None:
-        """Make bad rows dead letters, durable on return."""
         if self._letters is not None and rejected:
             self._letters.write(name, rejected)
             self._letters.sync()
@@ -495,7 +490,6 @@ class Ingest:
         return NO_LETTERS if self._letters is None else self._letters.length
 
     def _taken(self) -> list[LabelRows]:
-        """Return the labels to yield next, and forget them."""
         taken, self._arrived = self._arrived, []
         return taken
 
@@ -539,15 +533,15 @@ class Ingest:
         self, footer: Mapping[str, Any], released: EventColumns, log: LogPosition | None
     ) -> None:
         """Store the state after a frame (or after the step, without a log)."""
-        old = self._state
+        old, labels = self._state, self.labels
         new = IngestState(
             num_released=footer["num_released"],
             last_t=int(released.t[-1]) if len(released) else old.last_t,
             counts={**old.counts, **footer["counts"]},
             letters=footer["letters"],
             log=log,
-            labels=None if self.labels is None else self.labels.state(),
-            pending=NO_ROWS if self.labels is None else self.labels.pending,
+            labels=None if labels is None else labels.state(),
+            pending=NO_ROWS if labels is None else labels.pending,
             **self._admission.snapshot(),
         )
         self._record(new)
@@ -558,9 +552,9 @@ class Ingest:
         if state.num_released <= self._labels_at:
             return
         with self._states_lock:
-            if self._states[-1].num_released == self._state.num_released:
+            if self._states[-1].num_released == state.num_released:
                 self._states.pop()
-            self._states.append(self._state)
+            self._states.append(state)
             if len(self._states) > MAX_STATES:  # then checkpoints resume from further back
                 del self._states[1:-1:2]
 
@@ -615,7 +609,6 @@ class Ingest:
     def _repeat_labels(
         self, rows: LabelRows, footer: Mapping[str, Any], end: LogPosition
     ) -> Iterator[LateLabels]:
-        """Repeat a frame of labels."""
         if (labels := self.labels) is None:
             text = "the log has labels that came after their events; resume with --label-stream or "
             raise SourceExpired(self.source.name, "schema", f"{text}--label-token, as before")
@@ -627,7 +620,6 @@ class Ingest:
             yield from self._placed([labels.placed(np.empty(0, np.int64), now)])
 
     def _start(self) -> None:
-        """Restore dead letters and accounting to the state, and start the source."""
         state = self._state
         if state.num_released < self.first:
             text = f"it follows event {self.first:,}, and log and checkpoints hold only "

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from tgflow.checkpoint.durable.log import LogPosition
+from tgflow.checkpoint.names import UntrustedCheckpoint
+from tgflow.checkpoint.typed import read_as
 from tgflow.graph.events import EventBatch, LateLabels
 from tgflow.streams.ingest.config import BEFORE_ALL
 from tgflow.streams.ingest.dead_letters import Length
@@ -194,49 +196,46 @@ class IngestState:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON-serializable remainder of the state."""
-        return {
-            "num_released": self.num_released,
-            "watermark": self.watermark,
-            "last_t": self.last_t,
+        return {name: getattr(self, name) for name in _NOTED} | {
             "partitions": {str(p): asdict(state) for p, state in self.partitions.items()},
             "counts": dict(self.counts),
-            "letters": self.letters,
             "log": None if self.log is None else self.log.to_json(),
-            "labels": self.labels,
         }
 
     @classmethod
     def from_json(cls, meta: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> IngestState:
         """Return the state for the results of `to_json()` and `state_dict()`."""
         try:
+            noted = {name: read_as(x, meta[name], f"ingest.{name}") for name, x in _NOTED.items()}
             buffer = ReorderBuffer()
             if "rows" in tensors:
                 with pa.ipc.open_stream(pa.py_buffer(tensors["rows"].numpy())) as reader:
                     batch = reader.read_next_batch()
                 batch.validate(full=True)
                 buffer.add(from_arrow(batch))
-            partitions, labels = meta["partitions"].items(), meta["labels"]
-            return cls(
-                num_released=meta["num_released"],
-                watermark=meta["watermark"],
-                last_t=meta["last_t"],
-                partitions={int(p): PartitionState(**value) for p, value in partitions},
-                held=buffer.held(),
-                windows=_windows(tensors["seen"]) if "seen" in tensors else {},
-                counts=meta["counts"],
-                letters=meta["letters"],
-                log=None if meta["log"] is None else LogPosition.from_json(meta["log"]),
-                labels=labels,
-                pending=NO_ROWS if labels is None else LabelRows(*tensors["labels"].numpy()),
-            )
-        except (LookupError, TypeError, AttributeError, pa.ArrowException) as error:
-            raise ValueError(f"this is not a state of ingestion: {error!r}") from None
+            noted["partitions"] = {int(p): each for p, each in noted["partitions"].items()}
+            if noted["log"] is not None:
+                noted["log"] = LogPosition.from_json(noted["log"])
+            if noted["labels"] is not None:
+                noted["pending"] = LabelRows(*tensors["labels"].numpy())
+            windows, none = {}, torch.empty(3, 0, dtype=torch.int64)
+            partition, seq, ids = tensors.get("seen", none).numpy()
+            for p in np.unique(partition).tolist():
+                own = partition == p
+                windows[p] = DedupWindow([Seen(seq[own], ids[own])], 1, int(seq[own][0]))
+            return cls(**noted, held=buffer.held(), windows=windows)
+        except (LookupError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
+            raise UntrustedCheckpoint(f"this is not a state of ingestion: {error!r}") from None
 
 
-def _windows(tensor: Tensor) -> dict[int, DedupWindow]:
-    partition, seq, ids = tensor.numpy()
-    windows = {}
-    for p in np.unique(partition).tolist():
-        own = partition == p
-        windows[p] = DedupWindow([Seen(seq[own], ids[own])], 1, int(seq[own][0]))
-    return windows
+_NOTED: Mapping[str, Any] = {
+    "num_released": int,
+    "watermark": int,
+    "last_t": int,
+    "partitions": dict[str, PartitionState],
+    "counts": dict[str, dict[str, Any]],
+    "letters": dict[str, Any] | None,
+    "log": dict[str, int] | None,
+    "labels": dict[str, Any] | None,
+}
+"""Fields of `IngestState` in JSON, with their types."""

@@ -162,7 +162,8 @@ class LateLabelReader:
         self._labels = Rows(2)
         """1 where an event has a late label, and the latest one."""
         self._accounting = RowAccounting(self.name, max_bad_ratio)
-        self._counts = dict.fromkeys(COUNTS, 0)
+        self.counts = dict.fromkeys(COUNTS, 0)
+        """Labels by what became of them."""
         self._positions: dict[int, Position] = {}
         self._block: RowBatch | None = None
         self._taken, self._latest = 0, INT64_MIN
@@ -209,7 +210,6 @@ class LateLabelReader:
         self._queue = state.pending.take(~is_waiting)
 
     def _label(self, eid: torch.Tensor, label: torch.Tensor) -> None:
-        """Set the latest labels of events: of several ones of one event the last."""
         if len(eid):
             self._labels.grow(int(eid.max()) + 1)
             eid, label = eid[is_held := self._labels.has(eid)], label[is_held]
@@ -220,7 +220,7 @@ class LateLabelReader:
         """Continue from a result of `state`, but for labels that are pending."""
         self._accounting.counts.clear()
         self._accounting.restore(state["rows"])
-        self._counts |= state["counts"]
+        self.counts |= state["counts"]
         if state["source"] == self.name:
             self._positions = {int(p): position for p, position in state["positions"].items()}
             self._taken, self._latest = state["taken"], state["latest"]
@@ -228,7 +228,7 @@ class LateLabelReader:
     def _wait(self, rows: LabelRows, position: int) -> None:
         """Let labels wait that came within the horizon as of a position; count the others."""
         is_old = rows.at < self._since(np.array([position]))
-        self._counts["expired"] += int(np.count_nonzero(is_old))
+        self.counts["expired"] += int(np.count_nonzero(is_old))
         if rows is not self._waiting or is_old.any():
             self._waiting = rows.take(~is_old)
             self._wanted = np.sort(self._waiting.key)
@@ -242,7 +242,7 @@ class LateLabelReader:
         rows = {partition: dict(entry) for partition, entry in self._accounting.counts.items()}
         found = {"source": self.name, "taken": self._taken, "latest": self._latest, "rows": rows}
         positions = {str(p): position for p, position in self._positions.items()}
-        return found | {"positions": positions, "counts": self.counts}
+        return found | {"positions": positions, "counts": dict(self.counts)}
 
     @property
     def pending(self) -> LabelRows:
@@ -253,13 +253,8 @@ class LateLabelReader:
     def report(self) -> dict[str, Any]:
         """Return counts of labels, as in stream.json."""
         refused = {p: {"refused": each["refused"]} for p, each in self._accounting.counts.items()}
-        counts = {**self._counts, "waiting": self.num_waiting}
+        counts = {**self.counts, "waiting": self.num_waiting}
         return {"source": self.name, **counts, "partitions": refused}
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Labels by what became of them; see `COUNTS`."""
-        return dict(self._counts)
 
     @property
     def num_waiting(self) -> int:
@@ -364,7 +359,7 @@ class LateLabelReader:
         num_new = int(np.count_nonzero(~is_repeated))
         added = int(np.count_nonzero(is_first))
         for name, num in zip(COUNTS, (added, num_new - added, rows.size - num_new), strict=False):
-            self._counts[name] += num
+            self.counts[name] += num
         return rows.take(np.sort(order[~is_repeated]))
 
     # Labels
@@ -445,10 +440,6 @@ class LateLabelReader:
                 heapq.heappush(ends, end)
         return np.array(out, np.int64)
 
-    def count_refused(self, num: int) -> None:
-        """Count labels that were refused, but are no rows of the source."""
-        self._counts["refused"] += num
-
     # The source
 
     def start(self) -> None:
@@ -524,7 +515,7 @@ class LateLabelReader:
 
     def _entered(self, rows: RowBatch, at: Int64s | int) -> LabelRows:
         found, bad = self.admit(rows, at)
-        self._counts["refused"] += len(bad)
+        self.counts["refused"] += len(bad)
         self.queue(found)
         try:
             self._accounting.enter(rows, Admitted(bad))
@@ -533,7 +524,6 @@ class LateLabelReader:
         return found
 
     def _next_block(self) -> RowBatch | None:
-        """Return the rest of the block being read, or the next one; None at the end."""
         assert self.source is not None
         while self._block is None and not self._has_ended:
             for rows in self.source.poll({0}, POLL_SECONDS):
@@ -554,7 +544,7 @@ def _rows(rows: RowBatch, start: int, stop: int) -> RowBatch:
         rows,
         events=rows.events.take(slice(first, last)),
         index=index[first:last] - start,
-        faults=[replace(f, row=f.row - start) for f in rows.faults if start <= f.row < stop],
+        faults={row - start: x for row, x in rows.faults.items() if start <= row < stop},
         num_rows=stop - start,
         locate=lambda row: rows.locate(row + start),
     )

@@ -83,35 +83,26 @@ def _to_numpy(array: pa.Array) -> Any:
     return array.to_numpy()
 
 
-def sizes_of(rows: EventColumns) -> int | Int64s:
-    """Return the bytes per row: one number if all rows are equal.
+def sizes_of(rows: EventColumns) -> Int64s:
+    """Return the bytes of each row.
 
     Texts of event ids are excluded: the order must not depend on whether they are kept.
     """
     numbers = [c for n, c in rows.columns().items() if n not in _KEYS and isinstance(c, np.ndarray)]
     fixed: int = _KEY_BYTES + sum(c.itemsize * math.prod(c.shape[1:]) for c in numbers)
     if pa.types.is_integer(rows.src.type):
-        return fixed + 16
+        return np.full(len(rows), fixed + 16)
     lengths = pc.add(pc.binary_length(rows.src), pc.binary_length(rows.dst))
     sizes: Int64s = lengths.to_numpy(zero_copy_only=False).astype(np.int64)
     return fixed + 8 + sizes
 
 
-def total_bytes(sizes: int | Int64s, num: int) -> int:
-    """Return the total bytes of `num` rows of these sizes."""
-    return sizes * num if isinstance(sizes, int) else int(sizes.sum())
-
-
-def per_partition(rank: Int64s, sizes: int | Int64s = 0) -> Iterable[tuple[int, int, int]]:
+def per_partition(rank: Int64s, sizes: Int64s | None = None) -> Iterable[tuple[int, int, int]]:
     """Return for each partition among the rows its number, its rows, and their bytes."""
-    if not len(rank):
-        return []
-    first, last = int(rank.min()) >> SEQ_BITS, int(rank.max()) >> SEQ_BITS
-    if first == last:
-        return [(first, len(rank), total_bytes(sizes, len(rank)))]
-    of = partitions(rank) - first
-    counts = np.bincount(of)
-    totals = counts * sizes if isinstance(sizes, int) else np.bincount(of, sizes).astype(np.int64)
+    of = partitions(rank)
+    first = of.min(initial=MAX_PARTITION)
+    counts = np.bincount(of - first)
+    totals = counts if sizes is None else np.bincount(of - first, sizes).astype(np.int64)
     found = np.flatnonzero(counts)
     columns = found + first, counts[found], totals[found]
     return zip(*(column.tolist() for column in columns), strict=True)

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tgflow.streams.errors import RowFault
 from tgflow.streams.files.csv import csv_parser, typed_id
 from tgflow.streams.files.decoder import SAMPLES
 from tgflow.streams.files.jsonl import json_parser, parse_object
@@ -132,7 +131,7 @@ def _parsed(
     lines = b"\n".join([*records, b""])
     ends = np.cumsum([len(each) + 1 for each in records]) if ends is None else ends
     batches, _, faults = parse_rows(lines, ends, parser, len(lines))
-    return Decoded(batches, num_rows, {fault.row: (fault.code, fault.text) for fault in faults})
+    return Decoded(batches, num_rows, faults)
 
 
 def _is_plain(records: Sequence[bytes]) -> bool:
@@ -169,8 +168,8 @@ class ArrowCodec(Codec):
     def __init__(self, schema: RowSchema) -> None:
         super().__init__(schema)
         self._names = schema.columns.names
-        self._schema_bytes = b""
-        self._schema: pa.Schema | None = None
+        self._checked: tuple[bytes, pa.Schema | None] = b"", None
+        """The latest schema, which is one of events, and its bytes."""
 
     def decode(self, values: Sequence[bytes]) -> Decoded:
         batches: list[pa.RecordBatch] = []
@@ -200,7 +199,11 @@ class ArrowCodec(Codec):
         """Return the selected columns of all batches; every buffer lies within the record."""
         try:
             messages = pa.ipc.MessageReader.open_stream(pa.py_buffer(value))
-            schema = self._read_schema(messages.read_next_message())
+            first = messages.read_next_message()
+            data, schema = self._checked
+            if schema is None or data != first.metadata.to_pybytes():
+                self._check(schema := pa.ipc.read_schema(first))
+                self._checked = first.metadata.to_pybytes(), schema
             batches = []
             for message in messages:
                 batches.append(self._read_batch(message, schema))
@@ -211,16 +214,6 @@ class ArrowCodec(Codec):
         except _UNREADABLE as error:
             text = f"not a complete Arrow stream: {str(error) or 'it is empty'}"
             raise BadRecord("syntax", text) from error
-
-    def _read_schema(self, message: pa.ipc.Message) -> pa.Schema:
-        """Return the stream's schema if it is one of events; repeated schemas are cached."""
-        data = message.metadata.to_pybytes()
-        if self._schema is not None and data == self._schema_bytes:
-            return self._schema
-        schema = pa.ipc.read_schema(message)
-        self._check(schema)
-        self._schema_bytes, self._schema = data, schema
-        return schema
 
     def _read_batch(self, message: pa.ipc.Message, schema: pa.Schema) -> pa.RecordBatch:
         if message.type != "record batch":
@@ -233,8 +226,7 @@ class ArrowCodec(Codec):
         return batch
 
     def _check(self, schema: pa.Schema) -> None:
-        names = self._names
-        for name in names:
+        for name in self._names:
             if schema.names.count(name) != 1:
                 text = f"there must be one column {name!r}; the columns are {listed(schema.names)}"
                 raise BadRecord("schema", text)
@@ -299,9 +291,15 @@ class AvroCodec(Codec):
         faults: dict[int, Fault] = {}
         for i, value in enumerate(values):
             try:
-                rows[i] = self._selected(self._reader.read(value))
+                record = self._reader.read(value)
             except BadRecord as error:
                 faults[i] = error.fault
+                continue
+            if absent := [name for name in self._names if name not in record]:
+                text = f"there must be a field {absent[0]!r}; the fields are {listed([*record])}"
+                faults[i] = "schema", text
+            else:
+                rows[i] = {name: record[name] for name in self._names}
         batches = self._batches([*rows.values()])
         if batches is None:  # a row does not depend on the types of others
             found = {i: self._batches([row]) for i, row in rows.items()}
@@ -322,12 +320,6 @@ class AvroCodec(Codec):
             except (pa.ArrowException, TypeError, ValueError, OverflowError):
                 return None
         return [pa.RecordBatch.from_arrays(columns, self._names)] if rows else []
-
-    def _selected(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        if absent := [name for name in self._names if name not in record]:
-            text = f"there must be a field {absent[0]!r}; the fields are {listed([*record])}"
-            raise BadRecord("schema", text)
-        return {name: record[name] for name in self._names}
 
 
 _CODECS: Mapping[CodecName, Callable[[RowSchema], Codec]] = {
@@ -410,12 +402,11 @@ class RecordDecoder:
         written = np.repeat(np.fromiter(times, np.int64, len(records)), decoded.num_rows)
         schema, num_rows = self.codec.schema, int(decoded.num_rows.sum())
         numbers = np.delete(np.arange(num_rows), list(faults)) if faults else None
-        found = [RowFault(row, *fault) for row, fault in faults.items()]
         if decoded.batches:
-            rows = validate(decoded.batches, schema, index=numbers, faults=found)
+            rows = validate(decoded.batches, schema, index=numbers, faults=faults)
         else:
             none = no_rows(schema.ids, sum(schema.widths))
-            rows = RowBatch(none, numbers, found, num_rows)
+            rows = RowBatch(none, numbers, dict(sorted(faults.items())), num_rows)
         origins = RecordOrigins(chunk.partition, offsets, decoded.num_rows, whole, self)
         return replace(
             rows,

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from annotated_types import Ge, Gt, Le
@@ -164,10 +164,9 @@ class KafkaConfig(ColumnNames, KafkaClientConfig):
         names = tuple(name for name, _ in features)
         own = {"event_id": self.event_id, "label_time": self.label_time}
         columns = Columns.of(self, features=names, **own)
-        time = Scale.between(self.time_unit, self.tick_unit or self.time_unit)
         if self.time_format is not None:
             check_format(self.time_format)
-            time = replace(time, is_text=True, format=self.time_format)
+        time = Scale.between(self.time_unit, self.tick_unit or self.time_unit, self.time_format)
         coding = LabelCoding(self) if self.has_coded_labels else None
         return RowSchema(columns, self.id_kind, time, widths, self.checks, coding=coding)
 
@@ -185,7 +184,7 @@ def parse_url(url: str) -> tuple[list[str], str]:
     check_url(url)
     match = _URL.fullmatch(url)
     servers = match.group(1).split(",") if match else []
-    if match is None or not all(_SERVER.fullmatch(server) for server in servers):
+    if match is None or not all(map(_SERVER.fullmatch, servers)):
         raise ValueError(f"{url!r} is not kafka://HOST:PORT[,HOST:PORT...]/TOPIC")
     return servers, match.group(2)
 
@@ -251,8 +250,6 @@ def kafka_client() -> Any:
         ) from None
     _ = crc32c
     if tuple(int(part) for part in kafka.__version__.split(".")[:2]) < (3, 0):
-        raise ModuleNotFoundError(
-            f"Kafka streams need kafka-python 3 or newer, found {kafka.__version__}: "
-            f"{install_command('kafka')}"
-        )
+        text = f"Kafka streams need kafka-python 3 or newer, found {kafka.__version__}: "
+        raise ModuleNotFoundError(f"{text}{install_command('kafka')}")
     return kafka

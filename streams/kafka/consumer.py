@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
+from tgflow.checkpoint.typed import read_as
 from tgflow.streams.errors import (
     NoTopicError,
     SourceExpired,
@@ -77,16 +79,12 @@ class Cursor:
     @classmethod
     def from_position(cls, position: Position) -> Cursor:
         """Return the cursor saved in a checkpoint."""
-        values = {field.name: position.get(field.name) for field in fields(cls)}
-        offset = values["offset"]
-        if (
-            any(v is not None and type(v) is not int for v in values.values())
-            or type(offset) is not int
-            or offset < 0
-            or len({values[name] is None for name in ("anchor", "anchor_crc", "anchor_t")}) > 1
-        ):
+        there = {field.name: position.get(field.name) for field in fields(cls)}
+        found: Cursor = read_as(cls, there, "position")
+        anchor = found.anchor, found.anchor_crc, found.anchor_t
+        if found.offset < 0 or len({x is None for x in anchor}) > 1:
             raise ValueError(f"{position!r} is not a position in a Kafka partition")
-        return cls(**values)  # type: ignore[arg-type]
+        return found
 
 
 @dataclass(frozen=True)
@@ -147,8 +145,7 @@ class ConsumerConnection:
             self._consumer = self._kafka.KafkaConsumer(kafka_client=self.watch, **options)
         self._heartbeat()
         self._consumer.bootstrap(timeout_ms=self._answer_ms)  # later requests may block for ever
-        there = self.partitions()
-        if not there:
+        if not (there := self.partitions()):
             if num := len(self._consumer.partitions_for_topic(self._config.topic) or ()):
                 text = f"it has {num} partitions, and decoders={self._config.decoders}; give fewer"
                 raise SourceMismatch(self._name, "mismatch", text)
@@ -196,9 +193,7 @@ class ConsumerConnection:
             self.unverified.add(partition)
         until = (end if cursor.end is None else cursor.end) if self._config.until_end else None
         self._cursors[partition] = cursor = replace(cursor, end=until)
-        if cursor == before:
-            return None
-        return Chunk(partition, [], cursor, counts, gaps)
+        return None if cursor == before else Chunk(partition, [], cursor, counts, gaps)
 
     def partitions(self) -> frozenset[int]:
         """Return the partitions of the topic that are read here, from the latest metadata."""
@@ -242,8 +237,7 @@ class ConsumerConnection:
             self._in_part = None
         chunks = [self._chunk(tp.partition, records) for tp, records in found.items()]
         for tp in self._consumer.assignment():
-            high = self._consumer.highwater(tp)
-            if high is not None:
+            if (high := self._consumer.highwater(tp)) is not None:
                 self.ends[tp.partition] = high
         chunks += self._ended_without_record({chunk.partition for chunk in chunks})
         return [chunk for chunk in chunks if chunk.records or chunk.counts or chunk.cursor.ended]
@@ -337,9 +331,8 @@ class Poller:
         retry: RetryState,
         number: int | None = None,
     ) -> None:
-        self._config, self._retry, self._clock = config, retry, retry.clock
-        self._number = number
-        self._policy = retry.policy
+        self._config, self._number = config, number
+        self._retry, self._policy = retry, retry.policy
         self._cursors, self._join = dict(cursors), join
         self._state = threading.Condition()
         self._queue: list[Chunk] = []
@@ -396,7 +389,7 @@ class Poller:
         """Return the partitions taken completely, by ends requested in the last seconds."""
         with self._state:
             queued = {chunk.partition for chunk in self._queue}
-            since = self._clock.monotonic() - self._policy.fresh
+            since = time.monotonic() - self._policy.fresh
             return {p for p, at in self._at_end.items() if at >= since} - queued
 
     def join(self, partitions: Set[int]) -> None:
@@ -408,7 +401,7 @@ class Poller:
     def stuck_for(self) -> float:
         """Return the seconds that the thread has spent in the current call."""
         asked_at = self._asked_at
-        return 0.0 if asked_at is None else self._clock.monotonic() - asked_at
+        return 0.0 if asked_at is None else time.monotonic() - asked_at
 
     def close(self, timeout: float) -> None:
         """Stop reading; a thread that does not end within `timeout` seconds is abandoned."""
@@ -440,7 +433,7 @@ class Poller:
         self._asked_at = None
 
     def _heartbeat(self) -> None:
-        self._asked_at = self._clock.monotonic()
+        self._asked_at = time.monotonic()
 
     def _handle(self, error: Exception) -> float:
         """Return the wait after a failure in seconds; raise if the error is final."""
@@ -461,7 +454,6 @@ class Poller:
         return wait
 
     def _open(self, connection: ConsumerConnection) -> None:
-        """Open with joining partitions; verify their anchors, then report the start."""
         with self._state:  # later joins are read after the next reconnect
             join, self._join = self._join, frozenset()
             self._rejoin = False
@@ -476,11 +468,11 @@ class Poller:
         self._update_ends(connection)
         if not self._behind:  # otherwise the broker has not yet returned any records
             self._retry.note_contact()
-        deadline = self._clock.monotonic() + self._policy.verify
+        deadline = time.monotonic() + self._policy.verify
         while connection.unverified and not self._stop.is_set():
             connection.pause(set(self._cursors) - connection.unverified)
             self._poll(connection)
-            if connection.unverified and self._clock.monotonic() > deadline:
+            if connection.unverified and time.monotonic() > deadline:
                 text = "topic %s: partitions %s: cannot tell whether the topic is the same"
                 _log.warning(text, self._config.topic, sorted(connection.unverified))
                 break
@@ -495,13 +487,13 @@ class Poller:
         self._behind = connection.behind()
 
     def _read(self, connection: ConsumerConnection) -> None:
-        arrived = self._clock.monotonic()
+        arrived = time.monotonic()
         while not self._stop.is_set() and not self._rejoin:
             if all(cursor.ended for cursor in self._cursors.values()):
                 self._asked_at = None
                 self._stop.wait()
                 return
-            before = self._clock.monotonic()
+            before = time.monotonic()
             self._steer(connection)
             due = before - arrived > self._policy.idle
             has_arrived = self._poll(connection)
@@ -509,13 +501,12 @@ class Poller:
                 is_old = before - self._looked_at > self._policy.look
                 due |= is_old or (self._is_new and not has_arrived)
             if (due and self._is_well(connection, arrived)) or has_arrived:
-                arrived = self._clock.monotonic()
+                arrived = time.monotonic()
             self._update_ends(connection)
             if self._full:
-                self.paused_seconds += self._clock.monotonic() - before
+                self.paused_seconds += time.monotonic() - before
 
     def _poll(self, connection: ConsumerConnection) -> bool:
-        """Queue the records that arrive; return whether there were any."""
         timeout = self._config.poll_timeout
         chunks = connection.poll(min(timeout, _SOON_SECONDS) if self._is_new else timeout)
         if chunks:
@@ -525,12 +516,12 @@ class Poller:
 
     def _is_well(self, connection: ConsumerConnection, arrived: float) -> bool:
         """Probe the broker; return False if records since `arrived` have not arrived."""
-        asked = self._looked_at = self._clock.monotonic()
+        asked = self._looked_at = time.monotonic()
         self._is_new, found = False, connection.probe()
         with self._state:
             self._at_end = dict.fromkeys(found, asked)
         starving = connection.starving()
-        now = self._clock.monotonic()
+        now = time.monotonic()
         if not starving:
             self._retry.note_contact(asked if now - asked > self._policy.slow else None)
             return True

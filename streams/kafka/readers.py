@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import replace
@@ -105,8 +105,7 @@ class PartitionReader:
 
     def wait_started(self, timeout: float) -> bool:
         """Return whether all cursors have been checked and verified within `timeout` seconds."""
-        has_started = self._poller.wait_started(timeout)
-        if has_started:
+        if has_started := self._poller.wait_started(timeout):
             self._cursors = dict(self._poller.started or {})
         return has_started
 
@@ -187,21 +186,19 @@ class ReaderProcesses:
 
     def status(self) -> Status:
         """Return what is known of the partitions, as far as the processes have sent it."""
-        since, found = time.monotonic() - self._fresh, Status()
+        since, every = time.monotonic() - self._fresh, [each.status for each in self._processes]
+        caught_up = [each.status.caught_up for each in self._processes if each.told_at > since]
         counters: Counter[str] = Counter()
-        for each in self._processes:
-            own = each.status
+        for own in every:
             counters.update(own.counters)
-            found = Status(
-                {**(found.started or {}), **(own.started or {})},
-                found.known | own.known,
-                {**found.ends, **own.ends},
-                found.caught_up | (own.caught_up if each.told_at > since else frozenset()),
-                counters,
-                found.reason or own.reason,
-            )
-        waiting = {rows.partition for rows in self._waiting}
-        return found._replace(caught_up=found.caught_up - waiting)
+        return Status(
+            dict(ChainMap(*(dict(own.started or {}) for own in every))),
+            frozenset().union(*(own.known for own in every)),
+            dict(ChainMap(*(dict(own.ends) for own in every))),
+            frozenset().union(*caught_up) - {rows.partition for rows in self._waiting},
+            counters,
+            next((own.reason for own in every if own.reason), ""),
+        )
 
     def wait_started(self, timeout: float) -> bool:
         """Return whether all cursors have been checked and verified within `timeout` seconds."""
@@ -249,7 +246,6 @@ class ReaderProcesses:
         return {p for p in partitions if self._processes[p % len(self._processes)] is process}
 
     def _receive(self, timeout: float) -> None:
-        """Receive what has arrived, waiting up to `timeout` seconds for the first message."""
         alive = {each.connection: each for each in self._processes if each.failure is None}
         for connection in wait([*alive], timeout):
             for rows in alive[connection].receive():  # type: ignore[index]
@@ -257,7 +253,6 @@ class ReaderProcesses:
                 self._waiting.append(replace(rows, locate=origins))
 
     def _raise_failure(self) -> None:
-        """Raise the error of a process whose rows have all been taken."""
         waiting = {rows.partition for rows in self._waiting}
         for each in self._processes:
             if each.failure is not None and not self._own(each, waiting):
@@ -278,13 +273,9 @@ class _Process:
             ) from None
         ours, theirs = socket.socketpair()
         with theirs:
+            code = f"from {__name__} import main; main({theirs.fileno()})"
             self._child = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    "-c",
-                    f"from {__name__} import main; main({theirs.fileno()})",
-                ],
+                [sys.executable, "-P", "-c", code],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -347,7 +338,6 @@ class _Process:
 
 
 def _serve(connection: Connection, job: Any) -> None:
-    """Read one part of the partitions, and send the rows as they are wanted."""
     messages: SimpleQueue[logging.LogRecord] = SimpleQueue()
     handler = QueueHandler(messages)
     handler.setLevel(logging.WARNING)

@@ -51,14 +51,11 @@ class RetryPolicy:
 class RetryState:
     """Counts failures and outage time. Thread-safe."""
 
-    def __init__(
-        self, name: str, max_outage: float, policy: RetryPolicy, clock: Any = time
-    ) -> None:
-        self._name, self._max_outage = name, max_outage
-        self.policy, self.clock = policy, clock
+    def __init__(self, name: str, max_outage: float, policy: RetryPolicy) -> None:
+        self._name, self._max_outage, self.policy = name, max_outage, policy
         self._lock = threading.Lock()
         self._wait = policy.first_wait
-        self._last_contact = clock.monotonic()
+        self._last_contact = time.monotonic()
         self._out = False
         self._outage_seconds = 0.0
         self._damage: dict[str, tuple[int, Mapping[int, int]]] = {}
@@ -69,13 +66,13 @@ class RetryState:
     def outage_seconds(self) -> float:
         """Total outage in seconds, including a current one."""
         with self._lock:
-            current = self.clock.monotonic() - self._last_contact if self._out else 0.0
+            current = time.monotonic() - self._last_contact if self._out else 0.0
             return self._outage_seconds + current
 
     def note_contact(self, since: float | None = None) -> None:
         """Record a response of the broker; `since` is the time of the request if it was slow."""
         with self._lock:
-            now = self.clock.monotonic()
+            now = time.monotonic()
             if self._out:
                 self._outage_seconds += now - self._last_contact
             elif since is not None:
@@ -88,7 +85,7 @@ class RetryState:
             self._damaged(error, behind or {})
         with self._lock:
             self._out = True
-            away = self.clock.monotonic() - self._last_contact
+            away = time.monotonic() - self._last_contact
         if away >= self._max_outage:
             text = f"no answer for {away:.0f} s ({said(error)})"
             way_out = "check that it runs, then resume to continue here"
@@ -117,23 +114,18 @@ class ConnectionNotices:
 
     FIRST_NOTICE = 3.0
 
-    def __init__(
-        self, topic: str, servers: Sequence[str], timeout: float, clock: Any = time
-    ) -> None:
-        self._topic, self._servers = topic, ", ".join(servers)
-        self.timeout, self._clock = timeout, clock
-        self._since = clock.monotonic()
-        self._next = self.FIRST_NOTICE
+    def __init__(self, topic: str, servers: Sequence[str], timeout: float) -> None:
+        self._topic, self._servers, self.timeout = topic, ", ".join(servers), timeout
+        self._since, self._next = time.monotonic(), self.FIRST_NOTICE
 
     @property
     def left(self) -> float:
         """Seconds left, at least 0."""
-        seconds: float = self._since + self.timeout - self._clock.monotonic()
-        return max(0.0, seconds)
+        return max(0.0, self._since + self.timeout - time.monotonic())
 
     def check(self) -> None:
         """Warn if it is time to."""
-        waited = float(self._clock.monotonic()) - self._since
+        waited = time.monotonic() - self._since
         if waited >= self._next and self.left:
             self._next = 2 * waited
             way_out = "--set kafka.connect_timeout=S"
@@ -213,7 +205,6 @@ class ClientWatch:
         return KafkaNetClient(net=net, manager=Manager(net, **settings), **settings)
 
     def _note_produced(self, response: Any) -> None:
-        """Keep the error in a response, if it is one to records."""
         from kafka.errors import for_code
 
         for topic in getattr(response, "responses", ()):
@@ -260,9 +251,8 @@ def is_damage(error: BaseException) -> bool:
     """
     from kafka.errors import CorruptRecordError, KafkaError
 
-    if isinstance(error, CorruptRecordError):
-        return True
-    return not isinstance(error, KafkaError | OSError | TimeoutError)
+    is_known = isinstance(error, KafkaError | OSError | TimeoutError)
+    return isinstance(error, CorruptRecordError) or not is_known
 
 
 def is_final(error: BaseException | None) -> bool:

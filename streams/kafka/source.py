@@ -42,8 +42,6 @@ class KafkaSource:
     Args:
         config: The topic, its schema and read settings.
         retry: Waits and timeouts; None for defaults that suit a remote broker.
-        stop: Called during waits; once it returns True, `start` returns without having started,
-            and `poll` returns nothing. May also be set later through the attribute `stop`.
 
     Raises:
         ImportError: If kafka-python is not installed, or fastavro for Avro.
@@ -52,16 +50,12 @@ class KafkaSource:
         OSError: If it refers to a file that cannot be read.
     """
 
-    def __init__(
-        self,
-        config: KafkaConfig,
-        *,
-        retry: RetryPolicy | None = None,
-        stop: Callable[[], bool] = lambda: False,
-    ) -> None:
+    def __init__(self, config: KafkaConfig, *, retry: RetryPolicy | None = None) -> None:
         config.client_options()  # what is missing is found before a broker is asked
         RecordDecoder(config)
-        self.stop = stop
+        self.stop: Callable[[], bool] = lambda: False
+        """Called during waits; once it returns True, `start` returns without having started, and
+        `poll` returns nothing."""
         schema = config.schema
         self.name = f"topic {config.topic}"
         self.unit = schema.time.tick
@@ -101,9 +95,9 @@ class KafkaSource:
             fixed = False
         join: Set[int] | None = frozenset() if fixed else None
         kind = PartitionReader if self._config.decoders == 1 else ReaderProcesses
-        self._reader = kind(self._config, given, join, self._policy)
-        wait, reader = self._reader.wait_started, self._reader
-        if not _await_start(wait, lambda: reader.status().reason, self._config, self.stop):
+        self._reader = reader = kind(self._config, given, join, self._policy)
+        why, wait = lambda: reader.status().reason, reader.wait_started
+        if not _await_start(wait, why, self._config, self.stop):
             return
         self._cursors = dict(reader.status().started or {})
         self._starts = {p: cursor.offset for p, cursor in self._cursors.items()}
@@ -124,14 +118,11 @@ class KafkaSource:
             if not self._has_warned:
                 text = "%s: partitions %s are new, and are skipped: the end was fixed at the start"
                 _log.warning(text, self.name, sorted(new))
-            self._has_warned = True
-            return []
-        if not new:
-            return []
-        reader.join(new)
-        for partition in new:
-            self._cursors[partition] = Cursor(0)
-            self._starts[partition] = 0
+            self._has_warned, new = True, frozenset()
+        if new:
+            reader.join(new)
+        self._cursors |= dict.fromkeys(new, Cursor(0))
+        self._starts |= dict.fromkeys(new, 0)
         return sorted(new)
 
     def poll(self, wanted: Set[int], timeout: float) -> list[RowBatch]:
@@ -181,11 +172,9 @@ class KafkaSource:
     def counters(self) -> Mapping[str, float]:
         found = self._past.copy()
         found.update(self._status.counters)
-        return {
-            **found,
-            "group_commits": self._num_commits,
-            "group_commit_failures": self._num_commit_failures,
-        }
+        found["group_commits"] = self._num_commits
+        found["group_commit_failures"] = self._num_commit_failures
+        return found
 
     def committed(self, positions: Mapping[int, Position]) -> None:
         """Commit offsets to the consumer group, if any, in the background; never raises.

@@ -14,7 +14,6 @@ import torch
 
 from tgflow.graph.events import COLUMNS, EventBatch
 from tgflow.graph.ids import NodeIds
-from tgflow.streams.errors import RowFault
 from tgflow.streams.rows.schema import IdKind, time_guard
 
 Int64s = npt.NDArray[np.int64]
@@ -143,7 +142,7 @@ class RowBatch:
 
     Args:
         index: Number of each good row, int64, increasing; None if all are good.
-        faults: Faults of the other rows, by number.
+        faults: Faults of the other rows, by number, in increasing order.
         locate: Returns the origin of a row by number; slow, for messages and dead letters.
         position: Resume position after these rows.
         counts: Counts of other items, such as {"tombstone": 2}; not rows.
@@ -153,7 +152,7 @@ class RowBatch:
 
     events: EventColumns
     index: Int64s | None = None
-    faults: Sequence[RowFault] = ()
+    faults: Mapping[int, Fault] = field(default_factory=dict)
     num_rows: int = 0
     locate: Callable[[int], Origin] = nowhere
     position: Position = field(default_factory=dict)
@@ -164,7 +163,7 @@ class RowBatch:
 
     def bad(self) -> list[BadRow]:
         """Return the bad rows with their origins."""
-        return [BadRow(f.row, f.code, f.text, self.locate(f.row)) for f in self.faults]
+        return [BadRow(row, *fault, self.locate(row)) for row, fault in self.faults.items()]
 
 
 def warn_of_first_time(log: logging.Logger, arrived: Sequence[RowBatch], unit: str) -> bool:

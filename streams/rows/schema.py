@@ -15,7 +15,6 @@ from tgflow.base.iso_time import has_zone, time_seconds
 from tgflow.base.setting import EXPERT, Setting, Size, check_ranges
 from tgflow.base.text import printable
 from tgflow.base.units import (
-    INT64_MAX,
     check_unit,
     exact_number,
     parse_bytes,
@@ -60,22 +59,16 @@ class Scale:
         return "range" if kind == "range" else "type"
 
     @classmethod
-    def between(cls, unit: str, tick: str) -> Scale:
-        """Return the scale from numbers in `unit` to ticks of 1 `tick`."""
+    def between(cls, unit: str, tick: str, format: str | None = None) -> Scale:
+        """Return the scale from numbers in `unit`, or texts of a `format`, to ticks of 1 `tick`."""
         per_unit = ticks_per_unit(unit, tick)
         if per_unit.denominator != 1:
             raise ValueError(
                 f"tick_unit={tick!r} is coarser than time_unit={unit!r}; pass a finer one"
             )
         count = per_unit.numerator
-        return cls(unit, tick, count, max(_multiplicity(2, count), _multiplicity(5, count)))
-
-
-def _multiplicity(prime: int, number: int) -> int:
-    count = 0
-    while number % prime == 0:
-        number, count = number // prime, count + 1
-    return count
+        digits = sum(count % 2**i == 0 or count % 5**i == 0 for i in range(1, 64))
+        return cls(unit, tick, count, digits, is_text=format is not None, format=format)
 
 
 UNSCALED = Scale("tick", "tick", is_time=False)
@@ -119,9 +112,8 @@ class Times:
             found.append(f"times have decimals, and are kept in {tick}")
         if texts and "%z" not in (self.format or "") and not all(map(has_zone, texts)):
             found.append("times without a zone are read as UTC")
-        is_text = bool(texts) or self.format is not None
-        scale = replace(Scale.between(unit, tick), is_text=is_text, format=self.format)
-        return scale, "; ".join(found) or None
+        scale = Scale.between(unit, tick, self.format)
+        return replace(scale, is_text=scale.is_text or bool(texts)), "; ".join(found) or None
 
     def _seconds(self, text: str) -> Fraction | None:
         return time_seconds(text, self.format)
@@ -185,9 +177,6 @@ class Checks:
 
     max_bad_ratio: Annotated[float, Ge(0), Le(1), Setting(resume="any_time")] = 0.05
     """Maximum share of bad rows among the last 10,000 of a partition; above it the run stops."""
-    max_node_id: Annotated[int, Ge(0), Le(INT64_MAX), EXPERT] = INT64_MAX
-    """Largest integer node id; unset: any int64. Ids are mapped to dense ones, so a large id costs
-    no memory."""
     max_abs: Annotated[float, Ge(0), EXPERT] | None = None
     """Largest absolute value of a feature; unset: any that float32 holds."""
     max_record_bytes: Annotated[Size, EXPERT] = "1MiB"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -21,7 +22,7 @@ from tgflow.base.iso_time import CLOCK, DAY, EXAMPLE, time_seconds
 from tgflow.base.units import INT64_MAX, exact_decimal, ticks_per_unit
 from tgflow.graph.events import NO_LABEL, NUM_RELATIONS
 from tgflow.graph.id_columns import canonical, ids_of_kind
-from tgflow.streams.errors import RowFault, StreamError, shown
+from tgflow.streams.errors import StreamError, shown
 from tgflow.streams.rows.row_batch import (
     EventColumns,
     Fault,
@@ -71,7 +72,7 @@ def validate(
     schema: RowSchema,
     *,
     index: Int64s | None = None,
-    faults: Sequence[RowFault] = (),
+    faults: Mapping[int, Fault] | None = None,
     locate: Callable[[int], Origin] = nowhere,
     position: Position | None = None,
 ) -> RowBatch:
@@ -97,25 +98,25 @@ def validate(
     numbers = np.arange(num_rows) if index is None else index
     events: list[EventColumns] = []
     kept: list[Int64s] = []
-    found, done = [*faults], 0
+    found, done = {**(faults or {})}, 0
+    num_all = num_rows + len(found)
     for batch in batches:
         part, rows, bad = _checked(batch, schema)
         own = numbers[done : done + len(batch)]
         events.append(part)
         kept.append(own if rows is None else own[rows])
-        found += [RowFault(int(own[fault.row]), fault.code, fault.text) for fault in bad]
+        found |= {int(own[row]): fault for row, fault in bad.items()}
         done += len(batch)
     whole = EventColumns.concat(events)
     if whole.event_id is not None:
         whole = replace(whole, event_id_hash=hashes_of(whole.event_id))
-    found.sort(key=lambda fault: fault.row)
-    good = np.concatenate(kept) if found or index is not None else None
-    num_rows, spaced = num_rows + len(faults), 0
+    found = dict(sorted(found.items()))
+    good, spaced = np.concatenate(kept) if found or index is not None else None, 0
     for ids in (whole.src, whole.dst) if pa.types.is_string(whole.src.type) else ():
         if (np.frombuffer(ids.buffers()[2] or b"", dtype=np.uint8) == ord(" ")).any():
             spaced += pc.sum(pc.or_(pc.starts_with(ids, " "), pc.ends_with(ids, " "))).as_py() or 0
     counts = {SPACED: spaced} if spaced else {}
-    return RowBatch(whole, good, found, num_rows, locate, position or {}, counts=counts)
+    return RowBatch(whole, good, found, num_all, locate, position or {}, counts=counts)
 
 
 SPACED = "id_with_spaces_around"
@@ -153,10 +154,10 @@ def _refuse_nulls(array: pa.Array, name: str, text: str = NEEDED) -> None:
 
 def _checked(
     batch: pa.RecordBatch, schema: RowSchema
-) -> tuple[EventColumns, Int64s | None, list[RowFault]]:
+) -> tuple[EventColumns, Int64s | None, dict[int, Fault]]:
     """Return the events, the number of each in `batch` (None if all are events), and the faults."""
     index: Int64s | None = None
-    faults: list[RowFault] = []
+    faults: dict[int, Fault] = {}
     while True:
         try:
             if index is None:
@@ -165,7 +166,7 @@ def _checked(
         except BadRows as bad:
             index = np.arange(len(batch)) if index is None else index
             found = np.flatnonzero(bad.rows).tolist()
-            faults += [RowFault(int(index[row]), *bad.fault(row)) for row in found]
+            faults |= {int(index[row]): bad.fault(row) for row in found}
             good = np.flatnonzero(~bad.rows)
             batch, index = batch.take(pa.array(good)), index[good]
 
@@ -174,8 +175,8 @@ def _events(batch: pa.RecordBatch, schema: RowSchema) -> EventColumns:
     """Return all rows as events; raise `BadRows` at the first check that some rows fail."""
     columns, checks = schema.columns, schema.checks
     x = None
-    src = _id_column(batch[columns.src], columns.src, schema.ids, checks.max_node_id)
-    dst = _id_column(batch[columns.dst], columns.dst, schema.ids, checks.max_node_id)
+    src = _id_column(batch[columns.src], columns.src, schema.ids)
+    dst = _id_column(batch[columns.dst], columns.dst, schema.ids)
     t = _tick_column(batch[columns.t], columns.t, schema.time)
     relation = _whole_numbers(batch, schema, "relation", 0, NUM_RELATIONS - 1)
     if schema.coding is not None:  # without the column they come later
@@ -207,8 +208,7 @@ def _whole_numbers(
     batch: pa.RecordBatch, schema: RowSchema, role: str, least: int, most: int
 ) -> Int64s | None:
     """Return relations or labels in `[least, most]`; of texts, their classes."""
-    name = getattr(schema.columns, role)
-    if not name:
+    if not (name := getattr(schema.columns, role)):
         return None
     texts = schema.classes.get(role)
     if texts is not None and not texts.are_booleans and is_text(_plain_type(batch[name].type)):
@@ -243,11 +243,10 @@ def _refuse_invalid(batch: pa.RecordBatch, names: Sequence[str]) -> None:
 
 def _is_invalid(array: pa.Array) -> bool:
     flat = pa.types.is_primitive(array.type) or pa.types.is_decimal(array.type)
-    try:
+    with suppress(pa.ArrowInvalid):
         array.validate(full=not flat)  # every bit pattern is a valid number
-    except pa.ArrowInvalid:
-        return True
-    return False
+        return False
+    return True
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -273,17 +272,16 @@ def text_of(value: object) -> Any:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _id_column(array: pa.Array, name: str, kind: IdKind, max_id: int) -> pa.Array:
-    """Return node ids as int64 in `[0, max_id]`, or as non-empty strings; see `ids_of_kind`."""
+def _id_column(array: pa.Array, name: str, kind: IdKind) -> pa.Array:
+    """Return node ids as int64 of at least 0, or as non-empty strings; see `ids_of_kind`."""
 
     def fault(row: int) -> Fault:
-        return id_fault(name, array[row].as_py(), max_id) or ("null", f"{name} is missing; {_BOTH}")
+        return _id_fault(name, array[row].as_py()) or ("null", f"{name} is missing; {_BOTH}")
 
     if kind == "int" and pa.types.is_integer(array.type) and not array.null_count:
         values = array.to_numpy(zero_copy_only=False)
-        if values.dtype != np.uint64:
-            values = np.asarray(values, dtype=np.int64)
-        _refuse(values.view(np.uint64) > np.uint64(max_id), fault)  # negative ones wrap to huge
+        values = values if values.dtype == np.uint64 else np.asarray(values, dtype=np.int64)
+        _refuse(values.view(np.int64) < 0, fault)  # huge ones wrap to negative
         return pa.array(values.view(np.int64))
     try:
         ids, bad = ids_of_kind(array, "integers" if kind == "int" else "strings")
@@ -292,12 +290,12 @@ def _id_column(array: pa.Array, name: str, kind: IdKind, max_id: int) -> pa.Arra
         _refuse_all(len(array), "type", text)
         return pa.array([], pa.int64() if kind == "int" else pa.string())
     if kind == "int":
-        bad |= ids.to_numpy().view(np.uint64) > np.uint64(max_id)
+        bad |= ids.to_numpy() < 0
     _refuse(bad, fault)
     return ids
 
 
-def id_fault(name: str, value: Any, max_id: int = INT64_MAX) -> Fault | None:
+def _id_fault(name: str, value: Any) -> Fault | None:
     """Return the fault of `value` as an integer id, None if it is valid."""
     if value in (None, "") or str(value) == "nan":
         return "null", f"{name} is {'empty' if value == '' else 'missing'}; {_BOTH}"
@@ -313,8 +311,6 @@ def id_fault(name: str, value: Any, max_id: int = INT64_MAX) -> Fault | None:
         return "negative_id", f"{name} is {shown(value)}; integer ids start at 0: {AS_TEXT}"
     if value > INT64_MAX:
         return "huge_id", f"{name} is {shown(value)}, beyond int64; {AS_TEXT}"
-    if value > max_id:
-        return "huge_id", f"{name} is {value}, larger than max_node_id={max_id}"
     return None
 
 
@@ -329,10 +325,10 @@ def first_id_kind(where: str, ends: Sequence[tuple[str, object]]) -> tuple[IdKin
     is written in another way, such as 007 or 12.0. Missing values do not count.
     """
     ends = [(name, value) for name, value in ends if value not in (None, "")]
-    for name in dict.fromkeys(name for name, _ in ends):
-        there = [v for other, v in ends if other == name]
-        if there and not any(map(_is_id, there)):
-            text = f"{name} is {shown(there[0])}, expected an integer or a string; {AS_TEXT}"
+    valid = {name for name, value in ends if _is_id(value)}
+    for name, value in ends:
+        if name not in valid:
+            text = f"{name} is {shown(value)}, expected an integer or a string; {AS_TEXT}"
             raise StreamError(where, "type", text)
     for name, value in ends:
         if _is_id(value) and (isinstance(value, str) or canonical(str(value)) is None):
@@ -700,10 +696,8 @@ def label_values(
         ValueError: If two labels do not show which is class 1, or the classes are too many.
     """
     total, kinds = sum(counts.values()), {*counts}
-    shares = [
-        shown(kind) + (f" ({count:,} of {total:,} rows)" if total else "")
-        for kind, count in counts.items()
-    ]
+    num = " ({:,} of {:,} rows)" if total else ""
+    shares = [shown(kind) + num.format(count, total) for kind, count in counts.items()]
     some = " and ".join(shares) if len(shares) < 3 else ", ".join(shares[:8])
     if positive is not None:
         first = label_text(positive)
@@ -799,8 +793,7 @@ class TextClasses:
             if word and word not in known and len(known) < self._most:
                 known[word] = len(known)
         numbers = np.array([known.get(word, -1) for word in words], dtype=np.int64)
-        index = found.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        classes: Int64s = numbers[index]
+        classes: Int64s = numbers[found.indices.to_numpy(zero_copy_only=False)]
         return classes
 
 
@@ -877,11 +870,10 @@ def _fill(x: Float32s, array: pa.Array, name: str, missing: float | None) -> Non
     is_list = pa.types.is_list(array.type) or pa.types.is_fixed_size_list(array.type)
     if missing is None or is_list:
         _refuse_nulls(array, name, NEEDED if is_list else FILLED)
-    width = x.shape[1]
+    if (width := x.shape[1]) != 1 and not is_list:
+        text = f"{name} is of type {array.type}, expected lists as in most of the first rows"
+        _refuse_all(len(x), "width", text)
     if not is_list:
-        if width != 1:
-            text = f"{name} is of type {array.type}, expected lists as in most of the first rows"
-            _refuse_all(len(x), "width", text)
         _copy(x, array, name, missing)
         return
     lengths = pc.list_value_length(array).to_numpy(zero_copy_only=False)

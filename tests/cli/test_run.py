@@ -190,7 +190,7 @@ def test_metrics_file_describes_the_run(tgflow, tmp_path, seen):
     assert value(page, "tgflow_edge_cache_read_bytes_total") == 8 * misses > 0
     health = json.loads(Path("out/health.json").read_text())
     assert health["tables"]["edge_x"]["cache"]["hits"] > 0
-    absent = {metric.name for metric in METRICS if f"\n{metric.exported}" not in page}
+    absent = {f"tgflow_{each.name}" for each in METRICS if f"\n{each.exported}" not in page}
     # only a topic has these, a GPU, ranks, labels that come later, or a stream with bad rows, or
     # not read to its end
     assert absent <= {

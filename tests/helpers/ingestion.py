@@ -14,7 +14,6 @@ import torch
 from tgflow.checkpoint.durable.log import LogPosition
 from tgflow.graph.events import concat
 from tgflow.graph.ids import NodeIds
-from tgflow.streams.errors import RowFault
 from tgflow.streams.ingest.config import AFTER_ALL, BEFORE_ALL, OrderConfig
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.ingest_state import IngestState
@@ -157,19 +156,17 @@ class _Partition:
 
     def arrivals(self, start: int, stop: int) -> RowBatch:
         first, last = np.searchsorted(self._good, (start, stop)).tolist()
+        codes = {row: self._rows[row].bad for row in range(start, stop)}
         good = self._good[first:last] - start
         return RowBatch(
             events=self._events.take(slice(first, last)),
             index=None if len(good) == stop - start else good,
-            faults=[self._fault(start, row) for row in range(start, stop) if self._rows[row].bad],
+            faults={row - start: (str(x), "made bad") for row, x in codes.items() if x},
             num_rows=stop - start,
             locate=lambda row: self._origin(start + row),
             position={"row": stop},
             partition=self._number,
         )
-
-    def _fault(self, start: int, row: int) -> RowFault:
-        return RowFault(row - start, str(self._rows[row].bad), "made bad")
 
     def _origin(self, row: int) -> Origin:
         return Origin({"partition": self._number, "row": row}, repr(self._rows[row]).encode())

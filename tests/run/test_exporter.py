@@ -65,7 +65,7 @@ def test_every_metric_is_exported_under_its_name():
     exported = page_of(figures, {"model": "tgn"})
     for metric in METRICS:
         assert re.search(rf"^{metric.exported}(\{{.*\}})? ", exported, re.M), metric.name
-        assert f"# HELP {metric.exported} " in exported or f"# HELP {metric.name} " in exported
+        assert f"# HELP {metric.exported} " in exported or f"HELP tgflow_{metric.name} " in exported
     assert 'tgflow_run_info{model="tgn"} 1.0' in exported
     assert r'{partition="a\n\"b"} 1.0' in exported, "labels are escaped"
     assert 'tgflow_rank_wait_seconds_total{rank="2"} 2.0' in exported

@@ -222,7 +222,11 @@ def test_columns_are_chosen_by_name(tmp_path):
 @pytest.mark.parametrize(
     ("schema", "text"),
     [
-        ({}, "there is no column 'src' or 'dst'; the columns are a, b, t, t: choose with src=..."),
+        (
+            {},
+            "there is no column 'src' or 'dst'; the columns are a, b, t, t: choose with src=... "
+            "dst=... t=...",
+        ),
         (
             {"src": "a", "dst": "b"},
             "2 columns are named 't'; give them names of their own: header=True "

@@ -67,8 +67,7 @@ def published_rows(board: str) -> list[BoardRow]:
 
 def board_card(metrics: Mapping[str, Any]) -> Card | None:
     """Return the section of a page with the row of a training in its place on the board."""
-    found = board_row(metrics)
-    if found is None:
+    if (found := board_row(metrics)) is None:
         return None
     (metric, own), about = found, metrics["data_set"]
     rows = published_rows(about["board"])

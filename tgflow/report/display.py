@@ -96,11 +96,6 @@ class Display:
         value = self._last.get(key)
         return math.nan if value is None else float(value)
 
-    def _error(self) -> str:
-        """Return the standard error of the MRR, if it is of a sample of the events."""
-        error = self._value("prequential.mrr_error")
-        return "" if math.isnan(error) else f" ± {error:.4f}"
-
     @property
     def _has_share(self) -> bool:
         return self._total is not None or "progress" in self._last
@@ -155,11 +150,13 @@ class Display:
 
     def _figures(self) -> Table:
         ap, mrr = (score(self._value(f"prequential.{name}")) for name in ("ap", "mrr"))
+        error = self._value("prequential.mrr_error")  # if it is of a sample of the events
+        mrr += "" if math.isnan(error) else f" ± {error:.4f}"
         lag = f"{self._lag()} · {num_bytes(self._last.get('rss_bytes', 0))}"
         speed = f"{compact(self._value('events_per_second'))} events/s"
         cells = {
             "running.ap": ("AP", "cyan", None, f"{ap} since start"),
-            "running.mrr": ("MRR", "green", None, f"{mrr}{self._error()} since start"),
+            "running.mrr": ("MRR", "green", None, f"{mrr} since start"),
             LOSS: ("Loss", "yellow", None, "of the newest"),
             "events_per_second": ("Speed", "magenta", speed, lag),
         }

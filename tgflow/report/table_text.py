@@ -28,12 +28,8 @@ FILES = {
     "checkpoint": "model, memory, events",
     "config.toml": "these settings, for --config",
 }
-RUN_FILES = {
-    "report.html": "plots; open it in a browser",
-    "metrics.json": "all figures",
-    "checkpoints": "model, memory, events; --resume starts from there",
-    "config.toml": "these settings, for --config",
-}
+RUN_FILES = FILES | {"checkpoints": "model, memory, events; --resume starts from there"}
+del RUN_FILES["checkpoint"]
 
 
 def print_table(
@@ -69,8 +65,7 @@ def print_summary(
 
 def print_labels(metrics: Mapping[str, Any]) -> None:
     """Print label metrics, if there are any, beside heuristic baselines."""
-    found = label_table(metrics, metrics["model"])
-    if found is not None:
+    if (found := label_table(metrics, metrics["model"])) is not None:
         print_table(*found)
         for text in (named(metrics, "labels are those of "), late_text(metrics)):
             if text:

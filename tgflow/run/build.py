@@ -162,7 +162,7 @@ def _open(run: RunContext, opened: ExitStack) -> Runner:
         control=control,
         status=status,
         services=[opened.pop_all(), watchdog, *feeds],
-        display=next(each for each in components if isinstance(each, watch.Shown)),
+        display=next(each.display for each in components if isinstance(each, watch.Shown)),
         components=components,
         warn=lambda text: run_log.warning("checkpoint", text),
         memory_limit=run.config.operate.memory_bytes,
@@ -259,12 +259,8 @@ def _publisher(run: RunContext) -> Component | None:
 
 
 def _edge_rows(run: RunContext) -> Component | None:
-    table = run.trainer.graph.edge_x
-    return (
-        None
-        if table is None or run.config.graph.horizon_in(run.unit) is None
-        else EdgeRows(table, run.store)
-    )
+    table, horizon = run.trainer.graph.edge_x, run.config.graph.horizon_in(run.unit)
+    return None if table is None or horizon is None else EdgeRows(table, run.store)
 
 
 class RunFigures(Component, Callback):

@@ -151,8 +151,7 @@ class RunDirectory:
     def __enter__(self) -> Self:
         """Lock the directory, and write its settings; raises as `take`."""
         self.take()
-        # which also checks that the directory is writable
-        self._write()
+        self._write()  # which also checks that the directory is writable
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -217,10 +216,8 @@ def _check_stream(path: Path, now: str, stated: dict[str, Any]) -> None:
         return
     is_moved = Path(given).name == Path(now).name or Path(given).is_dir()
     if not is_moved and scheme_of(given) is scheme_of(now) is None:
-        raise ConfigError(
-            f"--stream: {path} learns {now}, not {given}; to learn that file after it: tgflow run "
-            f"--resume --out {path} --append {given}"
-        )
+        text = f"--stream: {path} learns {now}, not {given}; to learn that file after it: tgflow "
+        raise ConfigError(f"{text}run --resume --out {path} --append {given}")
 
 
 def _changes(
@@ -239,17 +236,13 @@ def _changes(
     if effect == "any_time" or (options.allow_change and effect != "fixed"):
         return changed
     may_allow = options.allow_change is not None
-    rows = [
-        (
-            flag_of(each.key),
-            f"{quote_json(each.old, most=40)} -> {quote_json(each.new, most=40)}",
-            EFFECTS[each.effect] if may_allow else "",
-        )
-        for each in changed
-        if each.effect != "any_time"
-    ]
-    widths = [max(len(row[i]) for row in rows) for i in range(2)]
-    lines = [f"  {flag:<{widths[0]}}  {values:<{widths[1]}}  {what}" for flag, values, what in rows]
+    shown = [each for each in changed if each.effect != "any_time"]
+    flags = [flag_of(each.key) for each in shown]
+    values = [f"{quote_json(x.old, most=40)} -> {quote_json(x.new, most=40)}" for x in shown]
+    whats = [EFFECTS[each.effect] if may_allow else "" for each in shown]
+    wide, wider = max(map(len, flags)), max(map(len, values))
+    rows = zip(flags, values, whats, strict=True)
+    lines = [f"  {flag:<{wide}}  {value:<{wider}}  {what}" for flag, value, what in rows]
     way_out = "omit them to resume unchanged, or give another --out"
     if may_allow and effect != "fixed":
         way_out += "; or pass --allow-config-change to accept the effects on the right"

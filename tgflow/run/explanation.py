@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
+from tgflow.base.text import shortened
 from tgflow.report.formatting import score
 from tgflow.report.page import Bar, Card, Cell, render_page
 from tgflow.serve.explain import LINK, EventEffect, Explanation, LabelRecord, age_text
@@ -95,9 +96,8 @@ def _events_card(found: Explanation, unit: str) -> Card:
 
 def _picture_card(found: Explanation, unit: str) -> Card:
     drawn = sorted(found.events, key=lambda e: -abs(e.drop))[:MAX_DRAWN]
-    notes = [
-        "Arcs are events; thick ones are first in the table below, and orange ones lower the score."
-    ]
+    text = "Arcs are events; thick ones are first in the table below, and orange ones lower"
+    notes = [f"{text} the score."]
     if len(drawn) < len(found.events):
         notes.append(f"The {len(drawn)} events of the largest effects, of {len(found.events)}.")
     return Card("Events over time", notes=notes, picture=picture(found, drawn, unit))
@@ -139,7 +139,7 @@ def picture(found: Explanation, drawn: list[EventEffect], unit: str) -> Mapping[
         "title": "Events around the pair over time",
         "height": _TOP + _ROW * len(names) + 36,
         "rows": [
-            (y[node], _shortened(node), "end" if node in (found.src, found.dst) else "")
+            (y[node], shortened(str(node), 24), "end" if node in (found.src, found.dst) else "")
             for node in names
         ],
         "arcs": arcs,
@@ -159,8 +159,3 @@ def _rows_of(found: Explanation, drawn: list[EventEffect]) -> list[Any]:
             if node not in (found.src, found.dst) and node not in above:
                 side.setdefault(node)
     return [*above, *dict.fromkeys((found.src, found.dst)), *(n for n in below if n not in above)]
-
-
-def _shortened(node: Any) -> str:
-    text = str(node)
-    return text if len(text) <= 24 else text[:23] + "…"

@@ -31,30 +31,24 @@ GPU_SHARE = 0.5
 def check_tables(t: TablesConfig, placement: Placement, x_dim: int, world: int) -> None:
     """Raise `ConfigError` for tables that do not fit the stream's features or this machine."""
     if x_dim == 0 and (t.edge_table not in (None, "host") or t.edge_cache):
-        raise ConfigError(
-            f"{'--edge-cache' if t.edge_cache else '--edge-table'}: the stream has no edge "
-            "features; name their columns with --features, or leave it out"
-        )
+        text = "the stream has no edge features; name their columns with --features, or leave it"
+        raise ConfigError(f"{'--edge-cache' if t.edge_cache else '--edge-table'}: {text} out")
     is_size = t.edge_cache is not None and not t.edge_cache.endswith("%")
     if t.edge_cache and is_size and parse_bytes(t.edge_cache) < 8 * x_dim:
-        raise ConfigError(
-            f"--edge-cache {t.edge_cache}: a row of edge features takes {4 * x_dim} bytes; "
-            "give it more, such as 256MiB, or leave it out"
-        )
+        text = f"--edge-cache {t.edge_cache}: a row of edge features takes {4 * x_dim} bytes; give "
+        raise ConfigError(f"{text}it more, such as 256MiB, or leave it out")
     if t.edge_path and not Path(t.edge_path).absolute().parent.is_dir():
         raise ConfigError(
             f"--edge-path: {Path(t.edge_path).parent} is no directory; make it, or name another"
         )
-    if placement in ("device", "uva"):
-        try:
+    try:
+        if placement in ("device", "uva"):
             FeatureTable(1, placement=placement).close()
-        except CudaError as error:
-            raise ConfigError(f"--edge-table {placement}: {error}; or use host or disk") from None
+    except CudaError as error:
+        raise ConfigError(f"--edge-table {placement}: {error}; or use host or disk") from None
     if x_dim and world > 1 and placement == "auto":
-        raise ConfigError(
-            f"--edge-table auto: {world} ranks would use a file at different times; use host or "
-            "disk, or device on a GPU"
-        )
+        text = f"--edge-table auto: {world} ranks would use a file at different times; use host or "
+        raise ConfigError(f"{text}disk, or device on a GPU")
 
 
 def scale_of(kind: ScaleKind, x_dim: int, freeze_at: int = FREEZE_AT) -> FeatureScale | None:
@@ -86,10 +80,8 @@ def edge_file(
 
 def check_unused(path: str | None) -> None:
     if path is not None and Path(path).exists():
-        raise ConfigError(
-            f"--edge-path: {path} exists already; name another file, remove it, or resume "
-            "the run that owns it"
-        )
+        text = f"--edge-path: {path} exists already; name another file, remove it, or resume the "
+        raise ConfigError(f"{text}run that owns it")
 
 
 def open_edge_table(
@@ -124,13 +116,10 @@ def with_cache(
 ) -> FeatureTable | CachedTable:
     if t.edge_cache is None:
         return table
-    named: Policy | None = t.cache_policy or policy
-    if gpu is not None and t.cache_policy is None:
-        named = None  # GPU caches have their own policy
+    named = t.cache_policy or (policy if gpu is None else None)  # GPU caches have their own policy
+    size: dict[str, Any] = {"bytes": t.edge_cache}
     if t.edge_cache.endswith("%"):
-        size: dict[str, Any] = {"share": float(t.edge_cache[:-1]) / 100}
-    else:
-        size = {"bytes": t.edge_cache}
+        size = {"share": float(t.edge_cache[:-1]) / 100}
     return cached(table, **size, policy=named, device=gpu)
 
 
@@ -171,7 +160,6 @@ class HitRates:
             hits, misses = self._before.get(name, (0, 0))
             counts = cache.counters
             self._before[name] = counts.hits, counts.misses
-            asked = counts.hits + counts.misses - hits - misses
-            if asked:
+            if asked := counts.hits + counts.misses - hits - misses:
                 out[f"{name}.hit_rate"] = (counts.hits - hits) / asked
         return out

@@ -87,17 +87,14 @@ def request(path: Path, nodes: Sequence[str], fs: RealFs | None = None) -> Path:
     entries = list_checkpoints(path / "checkpoints")
     meta = read_manifest(entries[-1].path)["meta"] if entries else {}
     if meta.get("trainer", "continual") != "continual" or (path / "checkpoint").exists():
-        raise ConfigError(
-            f"{path} is of tgflow train or compare, which keep no ids of their own to go on with: "
-            "remove it, and train again from data without the nodes"
-        )
+        text = f"{path} is of tgflow train or compare, which keep no ids of their own to go on "
+        raise ConfigError(f"{text}with: remove it, and train again from data without the nodes")
     wrong = [node for node in nodes if not node or canonical(node) is None]
     if wrong and "keys" in meta.get("ids", {}).get("columns", {}):
         raise ConfigError(f"--node: {wrong[0]!r} is no id of {path}, whose ids are integers")
     make_directories(fs, path / FOLDER)
     file = path / FOLDER / f"request-{uuid.uuid4().hex}.json"
-    _write(fs, file.with_suffix(".partial"), [json.dumps({"nodes": [*nodes]}).encode()])
-    fs.rename(file.with_suffix(".partial"), file)
+    _write(fs, file, [json.dumps({"nodes": [*nodes]}).encode()], replaces=True)
     fs.sync_directory(file.parent)
     return file
 
@@ -122,7 +119,6 @@ def carry_out(path: Path, say: Callable[[str], None], fs: RealFs | None = None) 
 
 
 def _finish(path: Path, journal: Mapping[str, Any], fs: RealFs) -> None:
-    """Do what the journal lists, as far as it has not been done, and remove the requests."""
     folder, touched = path / FOLDER, set[Path]()
     for staged, target in ((path / a, path / b) for a, b in journal["moves"]):
         if staged.exists():
@@ -136,7 +132,9 @@ def _finish(path: Path, journal: Mapping[str, Any], fs: RealFs) -> None:
         touched |= {gone.parent}
     for each in sorted(touched):
         fs.sync_directory(each)
-    _write(fs, folder / DONE, [_checked(journal["figures"])], replaces=True)
+    figures = journal["figures"]
+    done = json.dumps({**figures, KEY: checksum(figures)}).encode()
+    _write(fs, folder / DONE, [done], replaces=True)
     for name in (*journal["requests"], JOURNAL):
         if (folder / name).exists():
             fs.unlink(folder / name)
@@ -158,10 +156,6 @@ def erased(path: Path) -> dict[str, Any] | None:
         text = "remove it, which loses the number of nodes forgotten so far alone"
         raise LogCorrupt(f"{file} is damaged: {error}; {text}") from None
     return {"nodes": nodes, "at": file.stat().st_mtime}
-
-
-def _checked(value: Mapping[str, Any]) -> bytes:
-    return json.dumps({**value, KEY: checksum(value)}).encode()
 
 
 def unreachable(path: Path) -> list[str]:
@@ -213,10 +207,8 @@ class _Erasure:
         self._names: list[str] = sorted({name for nodes in asked for name in nodes})
         numbers = map(canonical, self._names)
         self._numbers = pa.array([each for each in numbers if each is not None], pa.int64())
-        self._pattern, self._free = (
-            _pattern(self._names),
-            _pattern([name for name in self._names if canonical(name) is None]),
-        )
+        self._pattern = _pattern(self._names)
+        self._free = _pattern([name for name in self._names if canonical(name) is None])
         self._moves: list[tuple[Path, Path]] = []
         self._gone: list[Path] = []
         self._nodes = self._positions = torch.empty(0, dtype=torch.int64)
@@ -231,8 +223,7 @@ class _Erasure:
         """By file of dead letters: byte and checksum in the new one by byte in the old one."""
 
     def prepare(self) -> None:
-        store = CheckpointStore(self._path / "checkpoints", lock=self._lock)
-        newest = store.newest()
+        newest = CheckpointStore(self._path / "checkpoints", lock=self._lock).newest()
         self._dead_letters()
         moved: Callable[[LogPosition], LogPosition] = lambda position: position  # noqa: E731
         if (log := self._path / "log").is_dir():
@@ -259,7 +250,6 @@ class _Erasure:
         self._fs.sync_directory(file.parent)
 
     def _stage(self, target: Path, parts: Iterable[bytes]) -> dict[str, int]:
-        """Write the new version of a file; return its size and checksum."""
         self._moves.append((self._place(target), target))
         return _write(self._fs, self._moves[-1][0], parts)
 
@@ -277,7 +267,6 @@ class _Erasure:
     # Rows
 
     def _is_theirs(self, column: Any) -> Any:
-        """Return which ids of an Arrow column are of the nodes."""
         of = self._numbers if pa.types.is_integer(column.type) else pa.array(self._names)
         return pc.is_in(column, value_set=of.cast(column.type))
 
@@ -485,7 +474,6 @@ class _Erasure:
         self._gone += [each for each in target.parent.iterdir() if each != target]
 
     def _find(self, old: Checkpoint, ids: NodeIds) -> None:
-        """Find events and dense ids of the nodes, and replace their texts."""
         kind = old.meta.get("ids", {}).get("columns", {})
         names: Any = self._numbers if "keys" in kind else pa.array(self._names)
         dense = torch.cat([ids.find(names, side) for side in ("src", "dst")])
@@ -506,9 +494,9 @@ class _Erasure:
 
     def _pieces(self, old: Checkpoint, base: str) -> list[str]:
         """Return the sections of the chunks of `base` in order."""
-        names = (_PIECE_OF.fullmatch(name) for name in old.sealed)
-        found = [(int(name[3]), name[0]) for name in names if name and name[1] == base]
-        return [*(name for _, name in sorted(found)), *([base] if base in old.sections else [])]
+        names = filter(None, map(_PIECE_OF.fullmatch, old.sealed))
+        found = sorted((int(name[3]), name[0]) for name in names if name[1] == base)
+        return [*(name for _, name in found), *([base] if base in old.sections else [])]
 
     def _start(self, old: Checkpoint, name: str) -> int:
         """Return the first position of a chunk, or of the rest behind the chunks."""
@@ -559,7 +547,6 @@ class _Erasure:
         return piece
 
     def _buffered(self, piece: Tensors) -> None:
-        """Blank the events that wait for earlier ones."""
         if "rows" in piece:
             with pa.ipc.open_stream(pa.py_buffer(piece["rows"].numpy())) as reader:
                 batch = self._rows(reader.read_next_batch(), blank=True)
@@ -601,19 +588,14 @@ class _Erasure:
                 piece[f"{prefix}rows"][row, dim:] = 0
 
     def _memory_dim(self, old: Checkpoint) -> int | None:
-        """Return the width of the memory before the mail; None without one."""
-        c, widths = (
-            self._config,
-            [(old.meta.get(name) or {}).get("dim", 0) for name in ("edge_x", "node_x")],
-        )
-        try:
-            model = make_model(c.model, c.task, c.continual, widths[0], node_x_dim=widths[1])
-        except ConfigError:  # of a class that is not tgflow's
-            return None
-        return model.state.dim if isinstance(model.state, NodeMemory) else None
+        c = self._config
+        edge, node = ((old.meta.get(name) or {}).get("dim", 0) for name in ("edge_x", "node_x"))
+        with suppress(ConfigError):  # of a class that is not tgflow's
+            model = make_model(c.model, c.task, c.continual, edge, node_x_dim=node)
+            return model.state.dim if isinstance(model.state, NodeMemory) else None
+        return None
 
     def _features(self, old: Checkpoint, new: Checkpoint, name: str, num_ids: int) -> None:
-        """Make the feature rows of the nodes, or of their events, zeros."""
         meta, file = old.meta, file_of(old.meta, name)
         dim, size = meta[name]["dim"], int(old.get(f"{name}_mark")["rows"])
         source = FeatureTable(dim, placement="host" if file is None else "disk", path=file)
@@ -624,13 +606,11 @@ class _Erasure:
             staged.unlink(missing_ok=True)
             table = FeatureTable(dim, placement="disk", path=staged)
         is_edge = name == "edge_x"
-        first = meta["first"] if is_edge else 0
+        first, own = (meta["first"], self._positions) if is_edge else (0, self._nodes)
         table.forget(first)
         for start in range(first, size, step):
             x = source.read(start, min(start + step, size)).clone()
-            own = self._positions if is_edge else self._nodes
-            at = torch.arange(start, start + len(x))
-            is_theirs = torch.isin(at, own)
+            is_theirs = torch.isin(torch.arange(start, start + len(x)), own)
             table.append(x.masked_fill(is_theirs.unsqueeze(1), 0))
         if not is_edge and size == meta["ids"]["num"] and num_ids > size:
             table.append(torch.zeros(num_ids - size, dim))

@@ -43,17 +43,6 @@ FILE = "stream.json"
 LABEL_IDS = "label_ids"
 """Section of the event ids that labels may name."""
 LABEL_IDS_FIRST = "label_ids_first"
-_NOTES: Mapping[str, Any] = {
-    "num_released": int,
-    "watermark": int,
-    "last_t": int,
-    "partitions": dict[str, PartitionState],
-    "counts": dict[str, dict[str, Any]],
-    "letters": dict[str, Any] | None,
-    "log": dict[str, int] | None,
-    "labels": dict[str, Any] | None,
-}
-"""Types of the values in `IngestState.to_json`."""
 
 
 def save_ingest(state: IngestState, writer: Checkpoint) -> None:
@@ -94,18 +83,14 @@ def before_all(classes: Mapping[str, Sequence[str]]) -> dict[int, PartitionState
 
 def load_ingest(reader: Checkpoint) -> IngestState:
     noted = read_as(dict[str, Any], reader.meta.get("ingest"), "ingest")
-    for key, kind in _NOTES.items():
-        read_as(kind, noted.get(key), f"ingest.{key}")
+    state = IngestState.from_json(noted, reader.get("reorder"))
     read_natural(noted, "num_released", most=read_natural(reader.meta, "position"))
     if (letters := noted["letters"]) is not None:
         read_natural(letters, "byte")
         num = len(read_as(list[int], letters.get("crc32"), "ingest.letters.crc32"))
         if num != read_natural(letters, "segment") + 1:
             raise UntrustedCheckpoint(f"ingest.letters.crc32 has {num} values, not one per file")
-    try:
-        return IngestState.from_json(noted, reader.get("reorder"))
-    except ValueError as error:
-        raise UntrustedCheckpoint(str(error)) from None
+    return state
 
 
 def order_of(order: OrderConfig, stream: StreamConfig, *, has_log: bool) -> OrderConfig:
@@ -166,13 +151,8 @@ def open_ingest(run: RunContext, opened: ExitStack) -> Ingest:
     config, source = run.config, run.source
     order = order_of(config.order, config.stream, has_log=run.log is not None)
     if config.stream.sort:  # all events are buffered until the end
-        order = replace(
-            order,
-            allowed_lateness=1e300,
-            late="dead_letter",
-            buffer_events=INT64_MAX,
-            buffer_bytes=INT64_MAX,
-        )
+        buffer = {"buffer_events": INT64_MAX, "buffer_bytes": INT64_MAX}
+        order = replace(order, allowed_lateness=1e300, late="dead_letter", **buffer)
     lateness = order.allowed_lateness
     if lateness is not None and parse_seconds(lateness) > order.timeouts()[1]:
         text = f"--allowed-lateness is {lateness}, but after {order.order_timeout} without a row "
@@ -264,16 +244,15 @@ class SavedIngest(Component, Callback):
         Ids(self._ingest.ids, self._nodes.upto(self._trainer.position)).save(writer)
         if self._log is not None:
             writer.outside.append(self._log.sync)
-        if self._log is not None and not self._keep_log:
-            writer.committed.append(lambda path: self._drop_segments())
+            if not self._keep_log:
+                writer.committed.append(lambda path: self._drop_segments())
         save_ingest(self._pending, writer)
         save_columns(self._pending.classes, self._features, writer)
         if (labels := self._ingest.labels) is not None and labels.by_id:
-            writer.note(LABEL_IDS, self._trainer.position)
-            first, ids = labels.first // PIECE * PIECE, labels.ids()
-            read = lambda start, stop: {"ids": torch.from_numpy(ids(start, stop))}  # noqa: E731
+            first, stop, ids = labels.first // PIECE * PIECE, self._trainer.position, labels.ids()
+            writer.note(LABEL_IDS, stop)
             writer.note(LABEL_IDS_FIRST, first)
-            stop = self._trainer.position
+            read = lambda start, stop: {"ids": torch.from_numpy(ids(start, stop))}  # noqa: E731
             put_pieces(writer, LABEL_IDS, PIECE, stop, read, first=first, volatile=True)
 
     def saved(self) -> None:

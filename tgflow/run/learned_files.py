@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -10,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tgflow.checkpoint.durable.errors import LogCorrupt
+from tgflow.checkpoint.durable.fs import sha256_of
 from tgflow.checkpoint.typed import read_as
 from tgflow.graph.log import EventLog
 from tgflow.run.records import LEARNED_FILES, DamagedJson, RunFiles, read_figures
@@ -85,8 +85,4 @@ class LearnedFiles:
 
 def digests_of(path: str) -> list[str]:
     """Return the SHA-256 of a file, or of each file in a folder."""
-    found = []
-    for each in paths_of(path):
-        with each.open("rb") as file:
-            found.append(hashlib.file_digest(file, "sha256").hexdigest())
-    return found
+    return [sha256_of(each) for each in paths_of(path)]

@@ -62,8 +62,7 @@ class RunLog:
                 self._say(line)
             elif level != "info":
                 self._say(f"{self._speaker}: {printable(text)}")
-        path = self._path
-        if path is None:
+        if (path := self._path) is None:
             return
         try:
             if self._file is not None and self._file.tell() > MAX_BYTES:

@@ -34,7 +34,7 @@ from tgflow.train.stream_trainer import StreamTrainer
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric: its Prometheus name, and the key of its value."""
+    """A metric: its Prometheus name without `tgflow_`, and the key of its value."""
 
     kind: Literal["counter", "gauge"]
     name: str
@@ -44,95 +44,76 @@ class Metric:
 
     @property
     def exported(self) -> str:
-        return f"{self.name}_total" if self.kind == "counter" else self.name
+        return f"tgflow_{self.name}" + "_total" * (self.kind == "counter")
 
 
 _gauge, _counter = partial(Metric, "gauge"), partial(Metric, "counter")
 
 METRICS = (
-    _gauge("tgflow_state", "1 for the current state of the run.", "state", "state"),
-    _counter("tgflow_events_read", "Rows read from the source.", "read", "partition"),
-    _counter("tgflow_events_accepted", "Accepted rows.", "accepted", "partition"),
-    _counter("tgflow_events_late", "Late events.", "late", "partition"),
-    _counter("tgflow_events_duplicate", "Duplicate rows.", "duplicate", "partition"),
-    _counter("tgflow_events_tombstone", "Records without a value.", "tombstone", "partition"),
-    _counter("tgflow_events_malformed", "Invalid rows.", "malformed", "code"),
-    _counter("tgflow_watermarks_forced", "Watermarks forced by a full buffer.", "forced",
-             "partition"),
-    _counter("tgflow_source_gaps", "Ranges of the source that were lost.", "gaps", "partition"),
-    _counter("tgflow_labels", "Labels that came after their events.", "labels", "outcome"),
-    _gauge("tgflow_labels_waiting", "Labels whose events have not come.", "labels_waiting"),
-    _gauge("tgflow_labels_delay_seconds", "Median time from an event to its label, of the latest.",
-           "labels_delay"),
-    _gauge("tgflow_events_buffered", "Events in the reorder buffer.", "buffered"),
-    _counter("tgflow_events_released", "Events released in order.", "released"),
-    _counter("tgflow_events_learned", "Events predicted, learned and stored.", "position"),
-    _gauge("tgflow_events_waiting", "Events released, not yet learned.", "waiting"),
-    _gauge("tgflow_events_per_second", "Events learned per second since the start.",
-           "events_per_second"),
-    _gauge("tgflow_freshness_seconds", "Time from arrival of an event until learned.",
-           "freshness_seconds"),
-    _gauge("tgflow_watermark_seconds", "Stream time up to which events are complete.",
-           "watermark_seconds"),
-    _gauge("tgflow_watermark_age_seconds",
-           "Delay of the watermark behind the clock, for Unix times.", "watermark_age"),
-    _gauge("tgflow_source_lag_records", "Records of the source not read yet.", "source_lag",
-           "partition"),
-    _counter("tgflow_source_rebuilds", "Consumers rebuilt.", "source.rebuilds"),
-    _counter("tgflow_source_outage_seconds", "Time the source was unreachable.",
-             "source.outage_seconds"),
-    _counter("tgflow_source_paused_seconds", "Time a partition was paused.",
-             "source.paused_seconds"),
-    _gauge("tgflow_prequential", "Mean over all events, prequential.", "prequential", "metric"),
-    _gauge("tgflow_running", "Mean over recent micro-batches.", "running", "metric"),
-    _gauge("tgflow_forgetting", "Drop of AP on replayed events from its peak.", "forgetting"),
-    _counter("tgflow_checkpoints", "Checkpoints written.", "checkpoint.written"),
-    _counter("tgflow_checkpoint_failures", "Checkpoints that failed.", "checkpoint.failures"),
-    _gauge("tgflow_checkpoint_age_seconds", "Age of the latest checkpoint.", "checkpoint.age"),
-    _gauge("tgflow_checkpoint_bytes", "Size of the latest checkpoint.", "checkpoint.bytes"),
-    _gauge("tgflow_checkpoint_write_seconds", "Write time of the latest checkpoint.",
-           "checkpoint.seconds"),
-    _gauge("tgflow_checkpoint_copy_seconds", "Time a checkpoint blocked training.",
-           "checkpoint.copy_seconds"),
-    _gauge("tgflow_checkpoint_position", "Checkpointed events.", "checkpoint.position"),
-    _gauge("tgflow_log_bytes", "Size of the event log.", "log_bytes"),
-    _gauge("tgflow_dead_letter_bytes", "Size of the dead letters.", "dead_letter_bytes"),
-    _gauge("tgflow_nodes", "Nodes seen.", "num_nodes"),
-    _gauge("tgflow_nodes_kept", "Nodes seen whose memory was not freed.", "nodes.kept"),
-    _gauge("tgflow_nodes_forgotten", "Nodes whose memory was freed: their events are before the "
-           "horizon.", "nodes.forgotten"),
-    _gauge("tgflow_store_entries", "Neighbors in the block store.", "store.entries"),
-    _gauge("tgflow_store_bytes", "Memory of the block store.", "store.bytes"),
-    _gauge("tgflow_store_tier_bytes", "Memory of the block store, by tier.", "store.tier_bytes",
-           "tier"),
-    _gauge("tgflow_store_blocks", "Blocks in use.", "store.blocks"),
-    _gauge("tgflow_store_unused_ratio", "Share of the blocks' capacity unused.", "store.slack"),
-    _gauge("tgflow_store_hit_ratio", "Share of sampled neighbors found in each tier.",
-           "store.hit_rate", "tier"),
-    _gauge("tgflow_memory_rows", "Rows of node memory, past versions included.", "memory_rows"),
-    _gauge("tgflow_edge_rows", "Rows of edge features, by placement.", "edge.rows", "placement"),
-    _gauge("tgflow_edge_memory_bytes", "Memory of edge features without cache.", "edge.bytes"),
-    _counter("tgflow_edge_cache_hits", "Rows read from the cache.", "edge_cache.hits"),
-    _counter("tgflow_edge_cache_misses", "Rows read from the table on a miss.", "edge_cache.misses",
-             ),
-    _counter("tgflow_edge_cache_read_bytes", "Bytes read from the table.",
-             "edge_cache.bytes_from_table"),
-    _gauge("tgflow_edge_cache_bytes", "Memory of the cache.", "edge_cache.memory_bytes"),
-    _gauge("tgflow_busy_ratio", "Share of the run in which a worker was busy.", "busy", "stream"),
-    _gauge("tgflow_gpu_memory_bytes", "GPU memory of tensors.", "gpu_bytes"),
-    _gauge("tgflow_gpu_memory_peak_bytes", "Peak of tensor memory.", "gpu_peak_bytes"),
-    _counter("tgflow_rank_compute_seconds", "Forward, backward and optimizer of a rank.",
-             "rank.compute_seconds", "rank"),
-    _counter("tgflow_rank_wait_seconds", "Time a rank waited for others.", "rank.wait_seconds",
-             "rank"),
-    _gauge("tgflow_rank_memory_bytes", "Memory of a rank's process.", "rank.memory_bytes", "rank"),
-    _counter("tgflow_rank_sent_bytes", "Bytes sent by a rank.", "rank.sent_bytes", "rank"),
-    _counter("tgflow_sent_bytes", "Bytes sent between ranks, by kind.", "sent_bytes", "kind"),
-    _gauge("tgflow_memory_limit_bytes", "Memory limit of the process.", "memory_limit"),
-    _gauge("tgflow_memory_part_bytes", "Memory of the process, by part.", "memory", "part"),
-    _gauge("tgflow_seconds_left", "Time until a resource ends at the present growth.",
-           "seconds_left", "resource"),
-    _counter("tgflow_paused_seconds", "Time paused for lack of memory.", "paused_seconds"),
+    _gauge("state", "1 for the current state of the run.", "state", "state"),
+    _counter("events_read", "Rows read from the source.", "read", "partition"),
+    _counter("events_accepted", "Accepted rows.", "accepted", "partition"),
+    _counter("events_late", "Late events.", "late", "partition"),
+    _counter("events_duplicate", "Duplicate rows.", "duplicate", "partition"),
+    _counter("events_tombstone", "Records without a value.", "tombstone", "partition"),
+    _counter("events_malformed", "Invalid rows.", "malformed", "code"),
+    _counter("watermarks_forced", "Watermarks forced by a full buffer.", "forced", "partition"),
+    _counter("source_gaps", "Ranges of the source that were lost.", "gaps", "partition"),
+    _counter("labels", "Labels that came after their events.", "labels", "outcome"),
+    _gauge("labels_waiting", "Labels whose events have not come.", "labels_waiting"),
+    _gauge("labels_delay_seconds", "Median time from event to label.", "labels_delay"),
+    _gauge("events_buffered", "Events in the reorder buffer.", "buffered"),
+    _counter("events_released", "Events released in order.", "released"),
+    _counter("events_learned", "Events predicted, learned and stored.", "position"),
+    _gauge("events_waiting", "Events released, not yet learned.", "waiting"),
+    _gauge("events_per_second", "Events learned per second since the start.", "events_per_second"),
+    _gauge("freshness_seconds", "Time from arrival until learned.", "freshness_seconds"),
+    _gauge("watermark_seconds", "Time up to which events are complete.", "watermark_seconds"),
+    _gauge("watermark_age_seconds", "Delay behind the clock, for Unix times.", "watermark_age"),
+    _gauge("source_lag_records", "Records of the source not read yet.", "source_lag", "partition"),
+    _counter("source_rebuilds", "Consumers rebuilt.", "source.rebuilds"),
+    _counter("source_outage_seconds", "Time the source was unreachable.", "source.outage_seconds"),
+    _counter("source_paused_seconds", "Time a partition was paused.", "source.paused_seconds"),
+    _gauge("prequential", "Mean over all events, prequential.", "prequential", "metric"),
+    _gauge("running", "Mean over recent micro-batches.", "running", "metric"),
+    _gauge("forgetting", "Drop of AP on replayed events from its peak.", "forgetting"),
+    _counter("checkpoints", "Checkpoints written.", "checkpoint.written"),
+    _counter("checkpoint_failures", "Checkpoints that failed.", "checkpoint.failures"),
+    _gauge("checkpoint_age_seconds", "Age of the latest checkpoint.", "checkpoint.age"),
+    _gauge("checkpoint_bytes", "Size of the latest checkpoint.", "checkpoint.bytes"),
+    _gauge("checkpoint_write_seconds", "Time to write the latest one.", "checkpoint.seconds"),
+    _gauge("checkpoint_copy_seconds", "Time it blocked training.", "checkpoint.copy_seconds"),
+    _gauge("checkpoint_position", "Checkpointed events.", "checkpoint.position"),
+    _gauge("log_bytes", "Size of the event log.", "log_bytes"),
+    _gauge("dead_letter_bytes", "Size of the dead letters.", "dead_letter_bytes"),
+    _gauge("nodes", "Nodes seen.", "num_nodes"),
+    _gauge("nodes_kept", "Nodes seen whose memory was not freed.", "nodes.kept"),
+    _gauge("nodes_forgotten", "Nodes whose memory was freed.", "nodes.forgotten"),
+    _gauge("store_entries", "Neighbors in the block store.", "store.entries"),
+    _gauge("store_bytes", "Memory of the block store.", "store.bytes"),
+    _gauge("store_tier_bytes", "Memory of it, by tier.", "store.tier_bytes", "tier"),
+    _gauge("store_blocks", "Blocks in use.", "store.blocks"),
+    _gauge("store_unused_ratio", "Share of the blocks' capacity unused.", "store.slack"),
+    _gauge("store_hit_ratio", "Share of samples found in each.", "store.hit_rate", "tier"),
+    _gauge("memory_rows", "Rows of node memory, past versions included.", "memory_rows"),
+    _gauge("edge_rows", "Rows of edge features, by placement.", "edge.rows", "placement"),
+    _gauge("edge_memory_bytes", "Memory of edge features without cache.", "edge.bytes"),
+    _counter("edge_cache_hits", "Rows read from the cache.", "edge_cache.hits"),
+    _counter("edge_cache_misses", "Rows read from the table on a miss.", "edge_cache.misses"),
+    _counter("edge_cache_read_bytes", "Bytes read from the table.", "edge_cache.bytes_from_table"),
+    _gauge("edge_cache_bytes", "Memory of the cache.", "edge_cache.memory_bytes"),
+    _gauge("busy_ratio", "Share of the run in which a worker was busy.", "busy", "stream"),
+    _gauge("gpu_memory_bytes", "GPU memory of tensors.", "gpu_bytes"),
+    _gauge("gpu_memory_peak_bytes", "Peak of tensor memory.", "gpu_peak_bytes"),
+    _counter("rank_compute_seconds", "Forward, backward, update.", "rank.compute_seconds", "rank"),
+    _counter("rank_wait_seconds", "Time a rank waited for others.", "rank.wait_seconds", "rank"),
+    _gauge("rank_memory_bytes", "Memory of a rank's process.", "rank.memory_bytes", "rank"),
+    _counter("rank_sent_bytes", "Bytes sent by a rank.", "rank.sent_bytes", "rank"),
+    _counter("sent_bytes", "Bytes sent between ranks, by kind.", "sent_bytes", "kind"),
+    _gauge("memory_limit_bytes", "Memory limit of the process.", "memory_limit"),
+    _gauge("memory_part_bytes", "Memory of the process, by part.", "memory", "part"),
+    _gauge("seconds_left", "Time until it ends at this growth.", "seconds_left", "resource"),
+    _counter("paused_seconds", "Time paused for lack of memory.", "paused_seconds"),
 )  # fmt: skip
 
 
@@ -160,14 +141,13 @@ class RunCollector:
         yield InfoMetricFamily("tgflow_run", "The run.", dict(self._labels))
         values = self._metrics()
         for metric in METRICS:
-            value = values.get(metric.key)
-            if value is None:
+            if (value := values.get(metric.key)) is None:
                 continue
             has_class = metric.label == "metric" and "label_positive" in self._facts
             labels = [] if metric.label is None else [metric.label]
             names = [*labels, "class"] if has_class else labels
             kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-            family = kind(metric.name, metric.help, labels=names)
+            family = kind(f"tgflow_{metric.name}", metric.help, labels=names)
             for label, number in value.items() if labels else [("", value)]:
                 own = [str(label)] if labels else []
                 own += [class_of(str(label), self._facts) or ""] if has_class else []
@@ -409,14 +389,12 @@ class RunMetrics:
         return out
 
     def _labels(self) -> dict[str, Any]:
-        labels = self._ingest.labels
-        if labels is None:
+        if (labels := self._ingest.labels) is None:
             return {}
         counts = {**labels.counts, "waiting": labels.num_waiting}
         return {"labels": counts | label_delays(self._trainer.graph, MOST_LABELS)}
 
     def _rows(self) -> dict[str, Any]:
-        """Return counts of rows by partition, lag, watermark and the source's counters."""
         report = self._ingest.report()
         counts = report["counts"]
         partitions, refused = counts["partitions"], counts["refused"]

@@ -7,7 +7,7 @@ import threading
 import zlib
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from tgflow.checkpoint import Checkpoint, CheckpointStore, Component
@@ -43,15 +43,12 @@ class MicroBatchEnds(Component):
         self.to_repeat: deque[int] = deque()
         """The ends beyond the position, in order."""
         for number, line in enumerate(lines[start:] if keep else [], start + 1):
-            end = _end_of(line)
-            if end is not None:
+            if (end := _end_of(line)) is not None:
                 self.to_repeat.append(end)
             elif number < len(lines) or not _TORN.fullmatch(line):
-                raise EndsDamaged(
-                    f"{path} is damaged in line {number}, so the ends of micro-batches after "
-                    f"event {position:,} are unknown; without this file they end by the clock "
-                    "again"
-                )
+                text = f"{path} is damaged in line {number}, so the ends of micro-batches after "
+                text += f"event {position:,} are unknown; without this file they end by the clock "
+                raise EndsDamaged(f"{text}again")
         self._file.rewind(sum(map(len, lines[: start + len(self.to_repeat)])))
 
     def add(self, position: int) -> None:
@@ -66,8 +63,7 @@ class MicroBatchEnds(Component):
         """Remove the ends that no checkpoint needs any more, once there are many."""
         if self._store is None or self._file.size < MANY:
             return
-        oldest = self._store.oldest_kept()
-        if oldest is None:
+        if (oldest := self._store.oldest_kept()) is None:
             return
         with self._writing, suppress(OSError):  # a full disk is reported elsewhere
             lines = _lines(self._file.path)
@@ -85,16 +81,13 @@ def line_of(position: int) -> bytes:
 
 
 def _end_of(line: bytes) -> int | None:
-    """Parse the end in a line, None if it is damaged."""
     number = line.partition(b" ")[0]
     return int(number) if number.isdigit() and line == line_of(int(number)) else None
 
 
 def _lines(path: Path) -> list[bytes]:
-    if not path.exists():
-        return []
-    with path.open("rb") as file:
-        return list(file)
+    with path.open("rb") if path.exists() else nullcontext(()) as file:
+        return [*file]
 
 
 def _first_beyond(lines: Sequence[bytes], position: int) -> int:

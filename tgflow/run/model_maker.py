@@ -123,10 +123,8 @@ def model_class(name: str, own: type[Any] | None = None) -> Any:
         return MODELS[name].model
     if ":" not in name:
         known = ", ".join(MODELS)
-        raise ConfigError(
-            f"--model: model.name must be one of {known}, or your own as path/to/file.py:Class or "
-            f"package.module:Class, got {name!r}"
-        )
+        text = f"--model: model.name must be one of {known}, or your own as path/to/file.py:Class "
+        raise ConfigError(f"{text}or package.module:Class, got {name!r}")
     kind = find(name) if own is None else own
     if kind is None:
         in_python = "tg.open_run(path, model=Class)"

@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
 
 from rich.console import Console
 
@@ -32,7 +31,7 @@ WAIT_SECONDS = 2.0
 
 
 class Shown(Component, Callback):
-    """Shows progress on a console while entered; without one, logs it periodically."""
+    """Shows progress on a console while `display` is entered; without one, logs it periodically."""
 
     def __init__(
         self,
@@ -45,25 +44,15 @@ class Shown(Component, Callback):
         *,
         learns: bool = True,
     ) -> None:
-        self._run_log = run_log
-        self._display = None
+        self._run_log, self._logged_at = run_log, time.monotonic()
+        self.display: Display | nullcontext[None] = nullcontext()
         if console is not None:
             note = partial(waiting, waits)
-            self._display = Display(console, title, total, metrics, note, learns=learns)
-        self._logged_at = time.monotonic()
-
-    def __enter__(self) -> Self:
-        if self._display is not None:
-            self._display.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        if self._display is not None:
-            self._display.__exit__(*error)
+            self.display = Display(console, title, total, metrics, note, learns=learns)
 
     def on_step(self, record: StepRecord) -> None:
-        if self._display is not None:
-            self._display.update(record.to_json())
+        if isinstance(self.display, Display):
+            self.display.update(record.to_json())
         elif time.monotonic() - self._logged_at >= SECONDS_PER_LINE:
             self._logged_at = time.monotonic()
             text = (

@@ -185,17 +185,11 @@ class NodeFeatures:
         ids of their own.
         """
         if bipartite and self._is_dst is None:
-            text = (
-                "sources and destinations of the stream have ids of their own, so a row needs a "
-                'side: name a column of "src" and "dst", side=...'
-            )
-            raise self._error("schema", text)
+            text = "sources and destinations of the stream have ids of their own, so a row needs a "
+            raise self._error("schema", text + 'side: name a column of "src" and "dst", side=...')
         if self._is_dst is not None and not bipartite:
-            text = (
-                "sides are given, but the stream's sources and destinations have one kind of ids: "
-                "leave out side=..."
-            )
-            raise self._error("schema", text)
+            text = "sides are given, but the stream's sources and destinations have one kind of ids"
+            raise self._error("schema", f"{text}: leave out side=...")
 
     def _error(self, code: str, text: str) -> StreamError:
         return StreamError(self.name, code, text)
@@ -223,10 +217,8 @@ class NodeFeatures:
         if kind == self._kind:
             return
         if self._by_number:
-            text = (
-                "the stream's ids are texts, and row i of an array is of the node whose id is the "
-                'number i; give ids, too: NodeFeatures({"id": ids, "x": x})'
-            )
+            text = "the stream's ids are texts, and row i of an array is of the node whose id is "
+            text += 'the number i; give ids, too: NodeFeatures({"id": ids, "x": x})'
             raise self._error("type", text)
         try:
             column = read_ids(self._column, kind)
@@ -273,11 +265,8 @@ class NodeFeatures:
         shown = ", ".join(map(repr, ids.decode(nodes[:_NAMED])))
         more = f" and {len(nodes) - _NAMED:,} more" if len(nodes) > _NAMED else ""
         what = "node" if len(nodes) == 1 else "nodes"
-        text = (
-            f"there is no row for {what} {shown}{more} of the stream; add what is missing, or name "
-            "a number that replaces it: fill_missing=0"
-        )
-        raise self._error("null", text)
+        text = f"there is no row for {what} {shown}{more} of the stream; add what is missing, or "
+        raise self._error("null", f"{text}name a number that replaces it: fill_missing=0")
 
     def _first(self, ids: NodeIds, num: int) -> Tensor:
         nodes = torch.arange(num)
@@ -290,17 +279,13 @@ class NodeFeatures:
         """Return how many nodes of a graph have features, after checking that they equal these."""
         if graph.node_x is None or graph.node_x.dim != self.dim:
             there = "none" if graph.node_x is None else f"some of width {graph.node_x.dim}"
-            raise ValueError(
-                f"{self.name} has node features of width {self.dim}, the graph {there}; create it "
-                f"with TemporalGraph(node_x=FeatureTable({self.dim}))"
-            )
+            text = f"{self.name} has node features of width {self.dim}, the graph {there}; create "
+            raise ValueError(f"{text}it with TemporalGraph(node_x=FeatureTable({self.dim}))")
         size = len(graph.node_x)
         if not graph.num_nodes <= size <= len(ids):
-            raise ValueError(
-                f"the graph has {graph.num_nodes} nodes and {size} rows of node features, and the "
-                f"stream has {len(ids)} ids: their nodes are unknown; begin with an empty "
-                "table, or with the ids that the rows were made by"
-            )
+            text = f"the graph has {graph.num_nodes} nodes and {size} rows of node features, and "
+            text += f"the stream has {len(ids)} ids: their nodes are unknown; begin with an empty "
+            raise ValueError(f"{text}table, or with the ids that the rows were made by")
         x = self._first(ids, size)
         if ids.has_erased:  # whose rows would change the scales
             return size
@@ -308,11 +293,8 @@ class NodeFeatures:
             x, _ = graph.node_scale.unfitted().scaled(x)
         differs = (x != graph.node_x.read(0, size)).any(dim=1).nonzero()
         if len(differs):
-            name = ids.decode(differs[0])[0]
-            text = (
-                f"the row of {name!r} has changed since that node appeared; bring the "
-                "table back as it was (rows of nodes to come may be added)"
-            )
+            text = f"the row of {ids.decode(differs[0])[0]!r} has changed since that node appeared;"
+            text += " bring the table back as it was (rows of nodes to come may be added)"
             raise SourceMismatch(self.name, "schema", text)
         return size
 
@@ -323,7 +305,6 @@ class NodeFeatures:
             raise self._error("schema", text)
 
     def _chosen(self, table: pa.Table, columns: Sequence[str] | None, used: set[str]) -> list[str]:
-        """Return the feature columns: numbers, or lists of numbers."""
         others = [
             each
             for each in table.column_names
@@ -344,7 +325,9 @@ class NodeFeatures:
 
     def _features(self, table: pa.Table, ids: pa.ChunkedArray) -> Tensor:
         batch = table.select(self.columns).combine_chunks().to_batches()[0]
-        widths = [_width(column) for column in batch.columns]
+        first = [column[0].as_py() for column in batch.columns]
+        are_lists = [pa.types.is_nested(kind) for kind in batch.schema.types]
+        widths = [len(x or ()) if y else 1 for x, y in zip(first, are_lists, strict=True)]
         try:
             x = feature_columns(batch, self.columns, widths, None, self.fill_missing)
         except BadRows as error:
@@ -377,10 +360,8 @@ class NodeTypes:
             text = "the type is missing; a node without a type has no row"
             raise StreamError(f"{self.name}, row {row}", "null", text)
         types = column.dictionary_encode()
-        if len(types.dictionary) >= NUM_TYPES:
-            text = (
-                f"there are {len(types.dictionary):,} types; at most {NUM_TYPES - 1:,} are allowed"
-            )
+        if (num := len(types.dictionary)) >= NUM_TYPES:
+            text = f"there are {num:,} types; at most {NUM_TYPES - 1:,} are allowed"
             raise StreamError(self.name, "range", text)
         numbers = pc.add(types.indices, 1)
         self._rows = NodeFeatures({"id": found["id"], "type": numbers}, fill_missing=0.0)
@@ -467,10 +448,3 @@ def _holds_numbers(kind: pa.DataType) -> bool:
     if types.is_list(kind) or types.is_fixed_size_list(kind):
         kind = kind.value_type
     return bool(types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind))
-
-
-def _width(column: pa.Array) -> int:
-    """Return the width of a feature column: the length of the first row's list, else 1."""
-    if pa.types.is_fixed_size_list(column.type):
-        return int(column.type.list_size)
-    return len(column[0].as_py() or ()) if pa.types.is_list(column.type) else 1

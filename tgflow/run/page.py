@@ -47,7 +47,11 @@ def continual_report(
     """Return the page of a `tgflow run` with `settings` by section, with times in `unit`."""
     flat, model = flatten(metrics), settings["model"]["name"]
     tiles = _continual_tiles(flat, c)
-    charts = _continual_charts(records, flat, c, unit, _why_empty(records, stream))
+    why = "Nothing was measured."
+    if stream is not None and not records:
+        read, good = (f"{stream['counts'][name]:,}" for name in ("read", "accepted"))
+        why = f"No event was learned: {read} rows were read, and {good} accepted (see Stream)."
+    charts = _continual_charts(records, flat, c, unit, why)
     title = f"{model.upper()} learning from {stream_name(settings['stream']['path'])}"
     lead = (
         f"Every micro-batch of {c.batch_size} events was predicted first, then "
@@ -307,20 +311,10 @@ def _continual_charts(
         _curve(records, "rss_bytes", "Memory", 1, 4, over_events, "resident, whole process",
                low=0.0, show_y=num_bytes),
     ]  # fmt: skip
-    if any("edge_x.hit_rate" in r for r in records):
-        note = "share of the edge features' rows found in the cache"
-        charts.append(
-            _curve(records, "edge_x.hit_rate", "Cache hits", window, 2, over_events, note, low=0.0)
-        )
+    hits, note = "edge_x.hit_rate", "share of the edge features' rows found in the cache"
+    if any(hits in r for r in records):
+        charts.append(_curve(records, hits, "Cache hits", window, 2, over_events, note, low=0.0))
     return charts
-
-
-def _why_empty(records: Sequence[Record], stream: Record | None) -> str:
-    if records or stream is None:
-        return "Nothing was measured."
-    counts = stream["counts"]
-    read, good = counts["read"], counts["accepted"]
-    return f"No event was learned: {read:,} rows were read, and {good:,} accepted (see Stream)."
 
 
 def _curve(
@@ -397,7 +391,6 @@ def _page(
 
 
 def _protocol(flat: Mapping[str, Any], training: TrainingConfig) -> list[tuple[str, str]]:
-    """Return the settings needed to compare the figures with others."""
     sees = {
         "batch": "batch: a query sees the state at the start of its batch",
         "event": "event: a query sees every event strictly before it",
@@ -438,8 +431,7 @@ def _stream_card(stream: Record) -> Card:
 
 
 def _label_cards(flat: Mapping[str, Any], model: str) -> list[Card]:
-    found = label_table(flat, model)
-    if found is None:
+    if (found := label_table(flat, model)) is None:
         return []
     note = "95 % intervals take events as independent. Baselines see the same labels as the model."
     notes = [note, *filter(None, [late_text(flat).capitalize()])]

@@ -19,10 +19,9 @@ from tgflow.run.config import ConfigError, StreamConfig
 from tgflow.run.config.schema import LabelsConfig
 from tgflow.serve.endpoint import check_token
 from tgflow.serve.questions import Refused
-from tgflow.streams.errors import RowFault
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.kafka.codecs import JsonCodec
-from tgflow.streams.rows.row_batch import RowBatch
+from tgflow.streams.rows.row_batch import Fault, RowBatch
 from tgflow.streams.rows.schema import Checks, Columns, Scale, listed
 from tgflow.streams.rows.validate import LabelCoding, RowSchema, validate
 
@@ -80,9 +79,7 @@ class PostedLabels:
             label_time="time",
             texts=frozenset({"label"}),
         )
-        scale = Scale.between(c.unit, c.tick)
-        if c.time_format is not None:
-            scale = replace(scale, is_text=True, format=c.time_format)
+        scale = Scale.between(c.unit, c.tick, c.time_format)
         ids = "string" if by_id else c.id_kind or "int"
         self._schema = RowSchema(columns, ids, scale, (), checks, coding=LabelCoding(c))
         form = c.time_format
@@ -110,22 +107,22 @@ class PostedLabels:
         items = value.get("labels") if isinstance(value, dict) and len(value) == 1 else None
         if not isinstance(items, list) or not items:
             raise Refused(422, 'the body must be {"labels": [...]}; /docs shows what it may have')
-        faults, records, timeless = dict[int, RowFault](), dict[int, bytes](), list[int]()
+        faults, records, timeless = dict[int, Fault](), dict[int, bytes](), list[int]()
         for row, item in enumerate(items):
             if text := self._fault(item):
-                faults[row] = RowFault(row, "schema", text)
+                faults[row] = "schema", text
                 continue
             if item.get("time") is None:
                 timeless.append(row)
             full = {"time": self._any_time} if row in timeless[-1:] else {}
             records[row] = json.dumps({**item, **full}).encode()
         found, numbers = JsonCodec(self._schema).decode([*records.values()]), [*records]
-        faults |= {numbers[i]: RowFault(numbers[i], *f) for i, f in found.faults.items()}
+        faults |= {numbers[i]: fault for i, fault in found.faults.items()}
         if not found.batches:
-            first = [f"label {fault.row}: {fault.text}" for fault in [*faults.values()][:3]]
+            first = [f"label {row}: {text}" for row, (_, text) in [*faults.items()][:3]]
             raise Refused(422, "; ".join(first))
         index = np.array([row for row in numbers if row not in faults])
-        rows = validate(found.batches, self._schema, index=index, faults=[*faults.values()])
+        rows = validate(found.batches, self._schema, index=index, faults=faults)
         assert rows.index is not None
         assert rows.events.label_time is not None
         times = np.where(np.isin(rows.index, timeless), INT64_MIN, rows.events.label_time)

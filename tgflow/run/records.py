@@ -225,15 +225,11 @@ class RunFiles:
             names = _names(self.path)
             others = names - BEFORE_LEARNING - LEARNED if "config.toml" in names else names
             if others:
-                raise FileExistsError(
-                    f"{self.path} holds {min(others)}, which is no file of a run: --overwrite "
-                    "removes runs alone; choose another --out"
-                )
+                text = f"{self.path} holds {min(others)}, which is no file of a run: --overwrite "
+                raise FileExistsError(f"{text}removes runs alone; choose another --out")
         elif not _is_free(self.path):
-            raise FileExistsError(
-                f"{self.path} holds files already; choose another --out, or if it is a run, resume "
-                "it with --resume, or replace it with --overwrite"
-            )
+            text = f"{self.path} holds files already; choose another --out, or if it is a run, "
+            raise FileExistsError(f"{text}resume it with --resume, or replace it with --overwrite")
 
     @property
     def records(self) -> Path:
@@ -365,13 +361,8 @@ LIVE: tuple[State, ...] = STATES[:6]
 
 def write_health(path: Path, state: State, facts: Mapping[str, Any]) -> bool:
     """Replace the file `path` atomically; return False on a disk error."""
-    health = {
-        "state": state,
-        "updated": time.time(),
-        "stale_after_seconds": STALE_AFTER,
-        "pid": os.getpid(),
-        **facts,
-    }
+    health = {"state": state, "updated": time.time(), "stale_after_seconds": STALE_AFTER}
+    health |= {"pid": os.getpid(), **facts}
     try:
         with replacing(path, sync=False) as partial:
             partial.write_text(json.dumps(finite(health), indent=1, allow_nan=False) + "\n")

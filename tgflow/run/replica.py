@@ -190,8 +190,7 @@ class FrameReplica(Replica):
         frames: list[Frame] = []
         position = self.predictor.position
         while self._next is not None and len(frames) < MOST_FRAMES:
-            frame = ring.read(self._next)
-            if frame is None:
+            if (frame := ring.read(self._next)) is None:
                 break
             if frame.begin != position:
                 raise Lapped(f"frame {frame.number} begins at {frame.begin}, not at {position}")
@@ -200,11 +199,10 @@ class FrameReplica(Replica):
         return frames
 
     def _apply(self, frames: Sequence[Frame]) -> None:
-        """Apply frames: events and rows of each, the latest of all else."""
         if not frames:
             return
         run, graph = self.predictor, self.predictor.graph
-        latest: dict[str, dict[str, torch.Tensor]] = {}
+        latest, batches = dict[str, dict[str, torch.Tensor]](), list[EventBatch]()
         for frame in frames:
             for name, x in frame.tensors.items():
                 part, _, key = name.partition("/")
@@ -218,7 +216,11 @@ class FrameReplica(Replica):
             self.parameters = frame.note.get("parameters", self.parameters)
         scale, graph.feature_scale = graph.feature_scale, None  # rows come as they are stored
         try:
-            graph.append(concat([_events(frame) for frame in frames]))
+            for frame in frames:
+                new: Any = frame.tensors.get("node_x/x")
+                nodes = None if new is None else NewNodes(frame.note["node_x"], new)
+                batches.append(EventBatch.checked(**_part(frame, "events"), new_nodes=nodes))
+            graph.append(concat(batches))
         finally:
             graph.feature_scale = scale
         for frame in frames:
@@ -328,16 +330,8 @@ class LogReplica(Replica):
 
 
 def _part(frame: Frame, part: str) -> dict[str, torch.Tensor]:
-    prefix = f"{part}/"
-    return {
-        name.removeprefix(prefix): x for name, x in frame.tensors.items() if name.startswith(prefix)
-    }
-
-
-def _events(frame: Frame) -> EventBatch:
-    new: Any = frame.tensors.get("node_x/x")
-    nodes = None if new is None else NewNodes(frame.note["node_x"], new)
-    return EventBatch.checked(**_part(frame, "events"), new_nodes=nodes)
+    named = ((name.partition("/"), x) for name, x in frame.tensors.items())
+    return {name: x for (of, _, name), x in named if of == part}
 
 
 def main() -> None:
@@ -357,10 +351,8 @@ def main() -> None:
     threading.Thread(target=last, name="last", daemon=True).start()
     sys.setswitchinterval(5e-4)  # so that requests are read while a model computes
     torch.set_num_threads(1)
-    own = shown = CollectorRegistry()
-    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
-        shown = CollectorRegistry()
-        MultiProcessCollector(shown)  # type: ignore[no-untyped-call]
+    own, shown = CollectorRegistry(), CollectorRegistry()
+    MultiProcessCollector(shown)  # type: ignore[no-untyped-call]
     path = Path(job.path)
     replica: Replica
     try:

@@ -106,25 +106,21 @@ def make_trainer(run: RunContext, initial: Checkpoint | None = None) -> StreamTr
     execution = execution_config(config.model.precision, capture=config.run.capture)
     execution = replace(execution, scratch=str(run.directory.path))
     learning: dict[str, Any] = {"execution": execution}
-    if isinstance(model, TemporalModel):
+    if is_one := isinstance(model, TemporalModel):
         learning |= {"peers": peers, "scores": config.scores.are_made}
+    make: Any = ContinualTrainer if is_one else Comparison
     kind = config.graph.feature_scale
     if checkpoint is not None:
         _check_widths(run, checkpoint, "")
-        trainer: StreamTrainer
-        if isinstance(model, TemporalModel):
-            keep_model = run.directory.effect != "fixed_model"
-            if not keep_model:
-                text = "model, optimizer and memory are reset, as allowed"
-                run.run_log.warning("other model", text)
+        keep_model = run.directory.effect != "fixed_model"
+        if is_one:
             learning |= {"keep_model": keep_model, "shard": shard}
-            trainer = ContinualTrainer.from_checkpoint(
-                model, checkpoint, config.continual, **learning, **where
-            )
-        else:
-            trainer = Comparison.from_checkpoint(
-                model, checkpoint, config.continual, **learning, **where
-            )
+        if is_one and not keep_model:
+            text = "model, optimizer and memory are reset, as allowed"
+            run.run_log.warning("other model", text)
+        trainer: StreamTrainer = make.from_checkpoint(
+            model, checkpoint, config.continual, **learning, **where
+        )
         trainer.graph.check_time_unit(run.unit)
         _narrow(trainer.graph, run)
         return trainer
@@ -148,11 +144,10 @@ def make_trainer(run: RunContext, initial: Checkpoint | None = None) -> StreamTr
             horizon=run.config.graph.horizon_in(run.unit),
             **where,
         )
-    if not isinstance(model, TemporalModel):
-        return Comparison(model, graph, config.continual, **learning)
-    if initial is not None:
+    if initial is not None and isinstance(model, TemporalModel):
         load_model_before_labels(model, initial)
-    return ContinualTrainer(model, graph, config.continual, **learning)
+    started: StreamTrainer = make(model, graph, config.continual, **learning)
+    return started
 
 
 def _narrow(graph: TemporalGraph, run: RunContext) -> None:
@@ -167,19 +162,15 @@ def _narrow(graph: TemporalGraph, run: RunContext) -> None:
 
 
 def _check_widths(run: RunContext, checkpoint: Checkpoint, flag: str) -> None:
-    """Raise `ConfigError` if edge or node features have other widths than those of a checkpoint."""
     columns = "--features, --categorical and --set stream.max_categories"
     for name, of, now, same in (
         ("edge_x", "--features", run.x_dim, columns),
         ("node_x", "--node-features", run.node_x_dim, "--node-features and --node-columns"),
     ):
         noted = read_as(dict[str, Any], checkpoint.meta.get(name, {}), name)
-        there = read_as(int, noted.get("dim", 0), f"{name}.dim")
-        if there != now:
-            raise ConfigError(
-                f"{flag}{of}: those of the run have width {there}, and now {now}; give the same "
-                f"{same}"
-            )
+        if (there := read_as(int, noted.get("dim", 0), f"{name}.dim")) != now:
+            text = f"those of the run have width {there}, and now {now}; give the same {same}"
+            raise ConfigError(f"{flag}{of}: {text}")
 
 
 def _open_table(run: RunContext) -> Table | None:
@@ -244,20 +235,13 @@ class SavedEvents(Component):
         """Raise SourceMismatch if the checkpoint belongs to other events or node features."""
         num = read_natural(meta, "position")
         digest = read_as(str, meta.get("events_sha256"), "events_sha256")
+        c, started = directory.config, f"than when {directory.path} was started"
         if (num, digest) != (self._num, self._digest):
-            raise SourceMismatch(
-                directory.config.stream.path,
-                "schema",
-                f"it has other events than when {directory.path} was started "
-                f"({num:,} then, {self._num:,} now); bring them back, or give another --out",
-            )
+            text = f"it has other events {started} ({num:,} then, {self._num:,} now); bring them "
+            raise SourceMismatch(c.stream.path, "schema", f"{text}back, or give another --out")
         if meta.get("node_x_sha256") != self._of_nodes:
-            raise SourceMismatch(
-                str(directory.config.graph.node_features),
-                "schema",
-                f"nodes have other features than when {directory.path} was started; bring the file "
-                "back as it was, or give another --out",
-            )
+            text = f"nodes have other features {started}; bring the file back as it was, or give "
+            raise SourceMismatch(str(c.graph.node_features), "schema", f"{text}another --out")
 
     def save(self, writer: Checkpoint) -> None:
         writer.note("position", self._num)

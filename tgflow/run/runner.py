@@ -113,7 +113,6 @@ class Runner:
         return RunResult(stopped, digest, metrics, tables, self._reports())
 
     def _learn(self) -> bool:
-        """Learn until the stream ends or is stopped; return True if stopped by a signal."""
         self.status.state = "recovering" if self.resumed else "running"
         try:
             for step in self.trainer.steps(self.stream):
@@ -147,7 +146,6 @@ class Runner:
         return order
 
     def _obey(self, order: Order) -> None:
-        """Execute the action of all ranks; raises if it stops the stream."""
         if Order.CHECKPOINT in order:
             self.checkpoints.take()
         if not order & (Order.STOP | Order.STOP_FOR_MEMORY):
@@ -199,14 +197,11 @@ class Runner:
         except Exception as failed:
             if not (isinstance(failed, OSError | _Unfinished) or is_out_of_memory(failed)):
                 raise
-            saved = self.checkpoints.saved
-            resumes = "there is no checkpoint yet, and a resumed run starts at the first event"
-            if saved is not None:
-                resumes = (
-                    f"the newest checkpoint has {saved:,} events, and a resumed run starts there"
-                )
-            text = f"the latest progress could not be saved: {failed}"
-            self.warn(f"{text}; {resumes}; the run ends because of: {error}")
+            saved, there = self.checkpoints.saved, "there is no checkpoint yet"
+            there = there if saved is None else f"the newest checkpoint has {saved:,} events"
+            resumes = f"a resumed run starts {'at the first event' if saved is None else 'there'}"
+            text = f"the latest progress could not be saved: {failed}; {there}, and {resumes}"
+            self.warn(f"{text}; the run ends because of: {error}")
 
 
 class _Unfinished(Exception):

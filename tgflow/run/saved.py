@@ -311,7 +311,9 @@ def open_run(
 
 
 def saved_config(home: Path, checkpoint: Checkpoint) -> Config:
-    saved = saved_model(checkpoint) | run_note(checkpoint.meta).settings
+    model = read_as(dict[str, Any], checkpoint.meta.get("model", {}), "model")
+    saved = {f"model.{name}": value for name, value in model.items()}
+    saved |= run_note(checkpoint.meta).settings
     return replaced(load_config(home / "config.toml", unknown=[]), saved)
 
 
@@ -340,10 +342,10 @@ def save_run(trainer: ContinualTrainer, path: str | os.PathLike[str]) -> None:
     """
     home, position = Path(path), trainer.position
     there = {entry.name for entry in home.iterdir()} if home.exists() else set()
-    if not there <= {"config.toml", "checkpoints"}:
-        raise FileExistsError(f"{home} holds files already; choose another path, or remove it")
-    if any(entry.step > position for entry in list_checkpoints(home / "checkpoints")):
-        raise FileExistsError(f"{home} holds a later state; choose another path, or remove it")
+    is_later = any(entry.step > position for entry in list_checkpoints(home / "checkpoints"))
+    if is_later or not there <= {"config.toml", "checkpoints"}:
+        what = "a later state" if is_later else "files already"
+        raise FileExistsError(f"{home} holds {what}; choose another path, or remove it")
     config = _config_of(trainer)
     home.mkdir(mode=0o700, parents=True, exist_ok=True)  # private, as those of `tgflow run`
     checkpoint, start = trainer.checkpoint(), trainer.stream_start
@@ -368,10 +370,8 @@ def save_run(trainer: ContinualTrainer, path: str | os.PathLike[str]) -> None:
 def _config_of(trainer: ContinualTrainer) -> Config:
     """Return the settings with which `tgflow run` continues a trainer."""
     if trainer.not_in_config:
-        raise ValueError(
-            f"a run directory cannot hold {', '.join(trainer.not_in_config)} of this trainer; set "
-            f"it in the trainer's config, or use {_BY_HAND}"
-        )
+        text = f"a run directory cannot hold {', '.join(trainer.not_in_config)} of this trainer; "
+        raise ValueError(f"{text}set it in the trainer's config, or use {_BY_HAND}")
     model, graph, scale = trainer.model, trainer.graph, trainer.graph.feature_scale
     name = name_of(model)
     fixed: Mapping[str, Any] = MODELS[name].settings if name in MODELS else {}
@@ -409,10 +409,8 @@ def _config_of(trainer: ContinualTrainer) -> Config:
         ) from None
     shapes = [{k: v.shape for k, v in each.state_dict().items()} for each in (model, again)]
     if shapes[0] != shapes[1]:
-        raise ValueError(
-            f"{name} built from its config has other parameters; keep all its settings in its "
-            f"config, or use {_BY_HAND}"
-        )
+        text = f"{name} built from its config has other parameters; keep all its settings in its "
+        raise ValueError(f"{text}config, or use {_BY_HAND}")
     return config
 
 
@@ -444,17 +442,14 @@ def _ids_of(trainer: ContinualTrainer) -> NodeIds:
 
 def find_checkpoint(path: str | os.PathLike[str]) -> tuple[Path, Checkpoint]:
     """Return the directory of a run and its checkpoint; `path` and errors as `open_run`."""
-    directory = Path(path)
-    home, checkpoint = directory, directory
+    directory = home = checkpoint = Path(path)
     if (directory / "config.toml").exists():
         checkpoint = directory / "checkpoint"
     else:
         home = directory.parent if directory.name == "checkpoint" else directory.parent.parent
     if not (home / "config.toml").exists():
-        raise FileNotFoundError(
-            f"{directory} is not a run: it has no config.toml; create one by tgflow run --out "
-            f"{directory}"
-        )
+        text = f"{directory} is not a run: it has no config.toml; create one by tgflow run --out "
+        raise FileNotFoundError(f"{text}{directory}")
     unfinished = FileNotFoundError(
         f"{checkpoint} does not exist: the training has not ended; continue with tgflow train "
         "--resume"
@@ -488,11 +483,6 @@ def _newest(home: Path) -> Checkpoint:
         except (CheckpointDamaged, OSError) as damaged:
             error = damaged
     raise error
-
-
-def saved_model(checkpoint: Checkpoint) -> dict[str, Any]:
-    settings = read_as(dict[str, Any], checkpoint.meta.get("model", {}), "model")
-    return {f"model.{name}": value for name, value in settings.items()}
 
 
 def initial_settings(
@@ -543,10 +533,8 @@ def misfit(path: str, now: Mapping[str, Any], error: CheckpointError) -> Excepti
 
 def find_initial(path: str | Path, world: int = 1) -> Checkpoint:
     if world > 1:
-        raise ConfigError(
-            "--init-from: only a single process can start from another run; leave out --nproc, "
-            "and resume with any number of ranks once there is a checkpoint"
-        )
+        text = "--init-from: only a single process can start from another run; leave out --nproc, "
+        raise ConfigError(f"{text}and resume with any number of ranks once there is a checkpoint")
     return find_checkpoint(path)[1]
 
 
@@ -555,10 +543,8 @@ def start_of(
 ) -> tuple[NodeIds, IngestState, RunNote]:
     """Return ids, ingestion and note for events that follow those of the initial run."""
     if graph.direction != direction:
-        raise ConfigError(
-            f"--init-from: events are {graph.direction} there, and {direction} here; give both the "
-            "same --direction"
-        )
+        text = f"--init-from: events are {graph.direction} there, and {direction} here; give both "
+        raise ConfigError(f"{text}the same --direction")
     ids = NodeIds()
     Ids(ids).load(initial)
     last = BEFORE_ALL if graph.log.t_last is None else graph.log.t_last

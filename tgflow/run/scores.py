@@ -7,7 +7,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, nullcontext, suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from tgflow.base.units import ticks_in, ticks_per_unit
 from tgflow.checkpoint import Checkpoint, Component
-from tgflow.checkpoint.durable.fs import AppendedFile, writing
+from tgflow.checkpoint.durable.fs import AppendedFile, crc32_of, writing
 from tgflow.checkpoint.typed import read_as
 from tgflow.graph.batch import HostEvents
 from tgflow.graph.events import NO_LABEL
@@ -105,21 +105,14 @@ class _ScoreFile:
 
     def rewind(self, mark: ScoreMark) -> None:
         """Truncate to `mark` once what it counts is verified; a missing file is created."""
-        file, left, crc32 = self._file, mark.num_bytes, 0
+        file, left = self._file, mark.num_bytes
         way_out = "bring the file back from a copy, or name another one for new rows: --scores"
         if file.size < left:
-            raise ScoresLost(
-                f"{file.path} has {file.size:,} bytes, and the run has written {left:,}: "
-                f"rows of scores are missing; {way_out}"
-            )
-        with file.path.open("rb") if left else nullcontext() as written:
-            while written is not None and (data := written.read(min(left, 1 << 20))):
-                crc32, left = zlib.crc32(data, crc32), left - len(data)
-        if mark.crc32 != crc32:
-            raise ScoresLost(
-                f"{file.path} is damaged: its checksum differs, so rows of scores are lost, and "
-                f"nothing in it was changed; {way_out}"
-            )
+            text = f"{file.path} has {file.size:,} bytes, and the run has written {left:,}: rows "
+            raise ScoresLost(f"{text}of scores are missing; {way_out}")
+        if mark.crc32 != (crc32 := crc32_of(file.path, left)):
+            text = f"{file.path} is damaged: its checksum differs, so rows of scores are lost, and "
+            raise ScoresLost(f"{text}nothing in it was changed; {way_out}")
         file.rewind(mark.num_bytes)
         file.write(b"")
         self.crc32 = crc32
@@ -334,8 +327,7 @@ class ScoreRows:
         return days.clamp(1, date.max.toordinal())
 
     def _label_texts(self, label: Tensor) -> pa.Array:
-        names = self._names
-        if not names:
+        if not (names := self._names):
             return pa.array(label.numpy(), mask=(label == NO_LABEL).numpy())
         found = [None if each == NO_LABEL else names[max(0, each)] for each in label.tolist()]
         return pa.array(found, pa.string() if isinstance(names[0], str) else pa.int64())
@@ -432,8 +424,7 @@ def check_scores(to: str | None, unit: str) -> None:
     if to is None:
         return
     try:
-        transport = find_transport(to)
-        if transport is not None:
+        if (transport := find_transport(to)) is not None:
             transport.config(url=to)
     except ValueError as error:
         raise ConfigError(f"--scores: {error}") from None
@@ -448,10 +439,8 @@ def check_scores(to: str | None, unit: str) -> None:
             "and needs times of a unit; give --time-unit, or another name"
         )
     if path.suffix in COMPRESSION or format_of(path) not in _WRITTEN:
-        raise ConfigError(
-            f"--scores: {to!r} has an unsupported ending; use .parquet, "
-            ".csv, .tsv or .jsonl, or name a topic: kafka://HOST/TOPIC"
-        )
+        text = f"--scores: {to!r} has an unsupported ending; use .parquet, .csv, .tsv or .jsonl, "
+        raise ConfigError(f"{text}or name a topic: kafka://HOST/TOPIC")
 
 
 def _columns_of(path: Path) -> list[str] | None:
@@ -500,35 +489,22 @@ def open_scores(run: RunContext) -> SavedScores | None:
     is_counted = noted is not None and noted.to == to
     mark = noted.mark if noted is not None and is_counted else ScoreMark()
     if noted is not None and mark.num_rows and noted.columns != rows.columns:
-        raise ConfigError(
-            f"--scores: the rows in {to} have the columns {', '.join(noted.columns)}, and "
-            f"those to come {', '.join(rows.columns)}: name another file"
-        )
+        text = f"--scores: the rows in {to} have the columns {', '.join(noted.columns)}, and those "
+        raise ConfigError(f"{text}to come {', '.join(rows.columns)}: name another file")
     if is_file and is_counted and owned != to:
-        raise FileExistsError(
-            f"{to} was completed when the run continued with {owned}; name that one, or a "
-            "third: --scores"
-        )
-    is_own = is_counted
-    if is_file and not is_counted:
-        is_own = owner.get("to") == to and trainer.position <= owner["from"]
+        text = f"{to} was completed when the run continued with {owned}; name that one, or a "
+        raise FileExistsError(f"{text}third: --scores")
+    is_own = is_counted or (owner.get("to") == to and trainer.position <= owner["from"])
     # a checksum shows whose rows a file has, but a Parquet file or uncounted rows have none
     if is_file and (not mark.num_bytes or format_of(Path(to)) == "parquet" or DAY in to):
         there = [path for path in score_files(to).values() if path.stat().st_size]
         if there and not (is_own and all(_columns_of(path) == rows.columns for path in there)):
-            raise FileExistsError(
-                f"{to} exists already, with rows that are not this run's; remove "
-                "it, or name another file: --scores"
-            )
+            text = f"{to} exists already, with rows that are not this run's; remove it, or name "
+            raise FileExistsError(f"{text}another file: --scores")
     if is_file and not is_counted:
         directory.files.write_json(OWNER, {"to": to, "from": trainer.position})
-    sink: FileScores | TopicScores
-    if is_file:
-        sink = FileScores(to, directory.path, config.scores.keep_days)
-    else:
-        transport = find_transport(to)
-        assert transport is not None
-        assert transport.topic is not None
+    sink: Any = FileScores(to, directory.path, config.scores.keep_days) if is_file else None
+    if (transport := find_transport(to)) is not None and transport.topic is not None:
         sink = TopicScores(transport.topic(to, config.section_of(scheme_of(to))))
     saved = SavedScores(to, sink, rows, run, mark)
     trainer.scorer.on_scores = saved.write

@@ -119,10 +119,8 @@ class FramePublisher(Component, Callback):
             raise ConfigError(f"--set serve.ring={size}: {error}; {_MORE_MEMORY}") from None
         if ring.capacity < least:
             ring.close()
-            raise ConfigError(
-                f"--set serve.ring={size}: the ring can have {ring.capacity:,} bytes, and needs "
-                f"{least:,} bytes for twice the parameters; {_MORE_MEMORY}"
-            )
+            text = f"--set serve.ring={size}: the ring can have {ring.capacity:,} bytes, and needs "
+            raise ConfigError(f"{text}{least:,} bytes for twice the parameters; {_MORE_MEMORY}")
         if ring.capacity < parse_bytes(size):
             self._warn(
                 f"--set serve.ring={size}: less shared memory is free, so the ring has "
@@ -215,15 +213,10 @@ class FramePublisher(Component, Callback):
         """Publish the last parameters; return the number of frames and what they took."""
         if self._parameters < self._position:
             self._publish(is_last=True)
-        num = self._num_steps
-        return {
-            "serving": {
-                "frames": num,
-                "lost": self.num_lost,
-                "bytes_per_frame": self.num_bytes // max(1, num),
-                "ms_per_frame": round(1e3 * self.seconds / max(1, num), 3),
-            }
-        }
+        num, each = self._num_steps, max(1, self._num_steps)
+        found: dict[str, Any] = {"frames": num, "lost": self.num_lost}
+        found["bytes_per_frame"] = self.num_bytes // each
+        return {"serving": found | {"ms_per_frame": round(1e3 * self.seconds / each, 3)}}
 
     def close(self) -> None:
         """Mark the run as ended; the ring stays while replicas read it."""
@@ -338,21 +331,22 @@ class Replicas(AbstractContextManager["Replicas"]):
             self._ends.set()
             for process in self._processes.values():
                 process.terminate()
-        killing = [threading.Timer(_GRACE_SECONDS, p.kill) for p in self._processes.values()]
-        for timer in killing:
-            timer.start()
+        killing = threading.Timer(_GRACE_SECONDS, self._kill)
+        killing.start()
         for thread in self._threads:
             thread.join()
-        for timer in killing:
-            timer.cancel()
+        killing.cancel()
         self._listener.close()
         if self._ring is not None:
             os.close(self._ring)
         shutil.rmtree(self._metrics, ignore_errors=True)
         os.close(self._metrics_fd)
 
+    def _kill(self) -> None:
+        for process in self._processes.values():
+            process.kill()
+
     def _keep(self, index: int) -> None:
-        """Start a replica, and the next one when it ends."""
         while True:
             with self._starting:
                 if self._ends.is_set():
@@ -372,7 +366,8 @@ class Replicas(AbstractContextManager["Replicas"]):
             code = process.wait()
             with suppress(OSError):  # of a job that it did not read
                 process.stdin.close()
-            self._forget(process.pid)
+            for file in Path(self._metrics).glob(f"gauge_live*_{process.pid}.db"):
+                file.unlink(missing_ok=True)
             if self._ends.is_set():
                 return
             how = f"signal {-code}" if code < 0 else f"exit status {code}"
@@ -402,10 +397,6 @@ class Replicas(AbstractContextManager["Replicas"]):
         else:
             self._labels.serve(Pipe(own))
         return process, job
-
-    def _forget(self, pid: int) -> None:
-        for file in Path(self._metrics).glob(f"gauge_live*_{pid}.db"):
-            file.unlink(missing_ok=True)
 
     def _warn(self, text: str) -> None:
         with suppress(Exception, SystemExit):  # raised by rich if the terminal is gone

@@ -30,8 +30,8 @@ def read_all(path, **schema):
             while 0 not in source.ended():
                 for rows in source.poll({0}, 10):
                     assert len(rows.events) + len(rows.faults) == rows.num_rows
-                    assert {row.code for row in rows.faults} <= set(CODES)
-                    assert all(row.text.isprintable() for row in rows.faults)
+                    assert {code for code, _ in rows.faults.values()} <= set(CODES)
+                    assert all(text.isprintable() for _, text in rows.faults.values())
         finally:
             source.close()
     except StreamError:

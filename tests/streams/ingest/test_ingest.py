@@ -26,6 +26,7 @@ from helpers.ingestion import (
     made_partitions,
 )
 from tgflow.checkpoint.durable.errors import DiskFull
+from tgflow.checkpoint.names import UntrustedCheckpoint
 from tgflow.streams.errors import LateEvent, TooManyBadRecords
 from tgflow.streams.ingest import ingest as ingest_module
 from tgflow.streams.ingest.accounting import Unbalanced
@@ -328,9 +329,9 @@ def test_full_disk_is_retried_and_then_an_error(monkeypatch):
 def test_invalid_state_is_refused():
     tensors, meta = IngestState().state_dict(), IngestState().to_json()
     for key in meta:
-        with pytest.raises(ValueError, match="not a state of ingestion"):
+        with pytest.raises(UntrustedCheckpoint, match="not a state of ingestion"):
             IngestState.from_json({k: v for k, v in meta.items() if k != key}, tensors)
-    with pytest.raises(ValueError, match="not a state of ingestion"):
+    with pytest.raises(UntrustedCheckpoint, match="not a state of ingestion"):
         IngestState.from_json(meta, {"rows": torch.zeros(9, dtype=torch.uint8)})
 
 

@@ -273,10 +273,14 @@ def test_classification_does_not_depend_on_batch_boundaries(t, config, at, share
     window = None if share is None else BoundedWindow([], share, 10**9)
     for piece in cut(t, at):
         front, rejected, more = classify(
-            np.array(piece), front, config.limits("s"), window=window, sizes=1
+            np.array(piece),
+            front,
+            config.limits("s"),
+            window=window,
+            sizes=np.ones(len(piece), int),
         )
-        late += [done + r.row for r in rejected if r.code == "late"]
-        bad |= {done + r.row: r.code for r in rejected if r.code != "late"}
+        late += [done + row for row, (code, _) in rejected.items() if code == "late"]
+        bad |= {done + row: code for row, (code, _) in rejected.items() if code != "late"}
         forced, done = forced + more, done + len(piece)
     assert (late, bad, forced) == (expected.late, expected.bad, expected.forced)
 

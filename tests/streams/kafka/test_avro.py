@@ -109,7 +109,7 @@ def by_file(tmp_path):
 
 
 def texts(reading):
-    return [fault.text for each in reading.arrivals for fault in each.faults]
+    return [text for each in reading.arrivals for _, text in each.faults.values()]
 
 
 TIMES = [

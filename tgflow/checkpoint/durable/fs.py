@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import io
 import os
+import sys
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -127,6 +131,21 @@ def replace_file(path: Path, parts: Iterable[bytes]) -> None:
     """Replace the content of a file, synced; the file is created if missing."""
     with replacing(path) as partial, partial.open("wb") as file:
         file.writelines(parts)
+
+
+def crc32_of(path: Path, num_bytes: int = sys.maxsize) -> int:
+    """Return the CRC-32 of the first bytes of a file; 0 without one."""
+    crc = 0
+    with path.open("rb") if path.exists() else io.BytesIO() as file:
+        while data := file.read(min(num_bytes, 1 << 20)):
+            crc, num_bytes = zlib.crc32(data, crc), num_bytes - len(data)
+    return crc
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class AppendedFile:

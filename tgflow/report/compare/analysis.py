@@ -176,7 +176,6 @@ class Analysis:
 
     @property
     def _known(self) -> Mask:
-        """Whether the label of each event is known, bool `[N]`."""
         return np.asarray(self.facts["class"] >= 0)
 
     @property
@@ -232,7 +231,6 @@ class Analysis:
         return [worth for label in self.keys if (worth := self._worth(label)) is not None]
 
     def _worth(self, copy: str) -> Worth | None:
-        """Return the gain of the model that `copy` was frozen from; None if it is not a copy."""
         first, *_ = self.of_label(copy)
         origin = first["frozen_of"]
         if origin not in self.keys:

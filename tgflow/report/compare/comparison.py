@@ -188,7 +188,6 @@ class Comparison(StreamTrainer):
         return found
 
     def _participant(self, entrant: Entrant) -> Participant:
-        """Return an entrant's participant, in the group of those with its needs."""
         needs = needs_of(entrant.model, self.config)
         if needs not in self._groups:
             self._groups[needs] = _Group(CountHistory(self.graph, entrant.model.counts))
@@ -215,7 +214,6 @@ class Comparison(StreamTrainer):
         )
 
     def _step(self, batch: StepBatch, following: Iterator[StepBatch]) -> StepBatch:
-        """Predict, learn and store one micro-batch with all, group by group."""
         self._freeze()
         groups = list(self._groups.values())
         for number, turn in enumerate(turns(len(groups), self._index)):

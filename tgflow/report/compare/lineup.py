@@ -46,10 +46,8 @@ class Entrant:
 
     def __post_init__(self) -> None:
         if unknown := set(self.learning) - LEARNING:
-            raise ValueError(
-                f"{self.label}: entrants may differ in {', '.join(sorted(LEARNING))}, "
-                f"got {', '.join(sorted(unknown))}"
-            )
+            text = f"{self.label}: entrants may differ in {', '.join(sorted(LEARNING))}, got "
+            raise ValueError(f"{text}{', '.join(sorted(unknown))}")
         if (self.frozen_of is None) != (self.frozen_at is None):
             raise ValueError(f"{self.label}: frozen_of and frozen_at go together")
 
@@ -57,6 +55,16 @@ class Entrant:
     def key(self) -> str:
         """Label and seed, such as tgn/0."""
         return f"{self.label}/{self.seed}"
+
+    def facts(self) -> dict[str, Any]:
+        """Return its part of the summary of a comparison, JSON-serializable."""
+        parameters = [*self.model.parameters()]
+        names = ("label", "seed", "frozen_of", "frozen_at")
+        return {name: getattr(self, name) for name in names} | {
+            "num_parameters": sum(each.numel() for each in parameters),
+            "bytes": {"parameters": sum(each.nbytes for each in parameters)},
+            "learning": dict(self.learning),
+        }
 
 
 Lineup: TypeAlias = Sequence[Entrant]

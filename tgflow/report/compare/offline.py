@@ -120,7 +120,6 @@ class OfflineResults:
 
 
 def _trained_of(checkpoint: Checkpoint) -> list[Trained]:
-    """Return the finished entrants of a checkpoint."""
     found = []
     notes = read_as(list[dict[str, Any]], checkpoint.meta.get("trained"), "trained")
     for number, noted in enumerate(notes):
@@ -162,8 +161,7 @@ def compare_offline(
     labels = None if task is None else task.labels_of(graph)
     participants: dict[str, Any] = {}
     for number, entrant in enumerate(lineup):
-        trained = results.find(number, entrant.key)
-        if trained is None:
+        if (trained := results.find(number, entrant.key)) is None:
             own = replace(config, seed=entrant.seed, **entrant.learning)
             predicts = labels is not None and labels.are_predicted_by(entrant.model)
             scores = _TestScores(config.test_negatives[0], labels, predicts=predicts)
@@ -180,7 +178,6 @@ def compare_offline(
 def _trained(
     key: str, trainer: OfflineTrainer, scores: _TestScores, results: OfflineResults
 ) -> Trained:
-    """Train an entrant, resuming from its saved epoch, and store its result."""
     results.resume(trainer)
     result, failure = {}, None
     try:
@@ -249,21 +246,6 @@ def _participant(entrant: Entrant, trained: Trained) -> dict[str, Any]:
     result = trained.result
     each = 1e6 / result["events_per_second"] if result else float("nan")
     overhead = each * result["overhead_share"] if result else float("nan")
-    model = entrant.model
-    return {
-        "label": entrant.label,
-        "seed": entrant.seed,
-        "frozen_of": None,
-        "frozen_at": None,
-        "failure": trained.failure,
-        "num_parameters": sum(p.numel() for p in model.parameters()),
-        "microseconds": {
-            "compute": each - overhead,
-            "commit": 0.0,
-            "preparation": overhead,
-            "all": each,
-        },
-        "bytes": {"parameters": sum(p.nbytes for p in model.parameters())},
-        "learning": dict(entrant.learning),
-        **result,
-    }
+    spent = {"compute": each - overhead, "commit": 0.0, "preparation": overhead, "all": each}
+    facts = entrant.facts() | {"failure": trained.failure, "microseconds": spent}
+    return {**facts, **result}

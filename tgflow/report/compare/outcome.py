@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -42,21 +42,16 @@ class Outcome:
 
     def write(self, directory: Path) -> None:
         """Write scores.arrow, a row for each event and participant, and events.arrow."""
-        with replacing(directory / EVENTS) as path:
-            table = pa.table(dict(self.facts))
-            schema = _signed(table.schema, self.facts)
-            with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as out:
-                out.write_table(table.replace_schema_metadata(schema.metadata), _AT_ONCE)
-        rows = np.concatenate([np.empty((0, len(self.columns))), *self.scores.values()])
-        schema = _signed(self._schema, dict(zip(self.columns, rows.T, strict=True)))
-        with (
-            replacing(directory / SCORES) as path,
-            pa.OSFile(str(path), "wb") as file,
-            pa.ipc.new_file(file, schema) as out,
-        ):
-            for key, rows in self.scores.items():
-                for start in range(0, len(rows), _AT_ONCE):
-                    out.write_batch(self._batch(key, rows, slice(start, start + _AT_ONCE)))
+        table = pa.table(dict(self.facts))
+        _write(directory / EVENTS, table.schema, self.facts, table.to_batches(_AT_ONCE))
+        every = np.concatenate([np.empty((0, len(self.columns))), *self.scores.values()])
+        batches = (
+            self._batch(key, rows, slice(start, start + _AT_ONCE))
+            for key, rows in self.scores.items()
+            for start in range(0, len(rows), _AT_ONCE)
+        )
+        columns = dict(zip(self.columns, every.T, strict=True))
+        _write(directory / SCORES, self._schema, columns, batches)
 
     @property
     def _schema(self) -> pa.Schema:
@@ -85,7 +80,6 @@ class Outcome:
 
 
 def _read(path: Path, names: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
-    """Return columns of a file by name, all of them if none are named."""
     try:
         with pa.memory_map(str(path)) as file:
             table = pa.ipc.open_file(file).read_all()
@@ -100,8 +94,16 @@ def _read(path: Path, names: Sequence[str] | None = None) -> dict[str, NDArray[A
     return found
 
 
-def _signed(schema: pa.Schema, columns: Mapping[str, NDArray[Any]]) -> pa.Schema:
-    return schema.with_metadata({_CRC32: _crc32_of(columns)})
+def _write(
+    path: Path,
+    schema: pa.Schema,
+    columns: Mapping[str, NDArray[Any]],
+    batches: Iterable[pa.RecordBatch],
+) -> None:
+    schema = schema.with_metadata({_CRC32: _crc32_of(columns)})
+    with replacing(path) as partial, pa.ipc.new_file(partial, schema) as out:
+        for batch in batches:
+            out.write_batch(batch)
 
 
 def _crc32_of(columns: Mapping[str, NDArray[Any]]) -> bytes:

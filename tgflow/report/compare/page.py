@@ -47,7 +47,6 @@ def comparison_page(analysis: Analysis) -> str:
 
 
 def _label_parts(analysis: Analysis) -> list[Card]:
-    """Return the figures of a task's labels, over the stream, and their calibration."""
     if (table := analysis.label_table()) is None:
         return []
     head, rows = table
@@ -171,7 +170,6 @@ def _colors(analysis: Analysis) -> dict[str, int]:
 
 
 def _curves(analysis: Analysis) -> Chart:
-    """Return the running mean reciprocal rank of all models."""
     size = max(1, analysis.num_events // 25)
     places = np.unique(np.linspace(0, analysis.num_events - 1, MAX_POINTS).astype(int))
     x = [float(place + 1) for place in places]

@@ -134,20 +134,15 @@ class Participant(Component):
         model, labels = self.entrant.model, dict[str, float]()
         if self.figures is not None:
             labels = self.figures.result(with_intervals=True)
+        facts = self.entrant.facts()
+        facts["bytes"] |= {
+            "memory": _state_bytes(model),
+            "counts": self._counts.figures(position).get("counts_bytes", 0),
+        }
         return {
-            "label": self.entrant.label,
-            "seed": self.entrant.seed,
-            "frozen_of": self.entrant.frozen_of,
-            "frozen_at": self.entrant.frozen_at,
+            **facts,
             "failure": self.failure,
-            "num_parameters": sum(p.numel() for p in model.parameters()),
             "microseconds": self._microseconds(),
-            "bytes": {
-                "parameters": sum(p.nbytes for p in model.parameters()),
-                "memory": _state_bytes(model),
-                "counts": self._counts.figures(position).get("counts_bytes", 0),
-            },
-            "learning": dict(self.entrant.learning),
             **model.figures(),
             **self.stepper.result(test_start),
             **{f"prequential.{name}": value for name, value in labels.items()},
@@ -161,10 +156,9 @@ class Participant(Component):
         writer.note("progress", self.stepper.progress.to_json())
         if self.is_active:
             save_learner(writer, self.stepper.learner)
-        for each in (self.figures, self.stepper.late if self.is_active else None):
+        for each in (self.figures, self.stepper.late if self.is_active else None, self.scores):
             if each is not None:
                 each.save(writer)
-        self.scores.save(writer)
 
     def load(self, reader: Checkpoint) -> None:
         """Restore the state that was saved."""
@@ -179,10 +173,9 @@ class Participant(Component):
         if self.is_active:
             load_learner(self.stepper.learner, reader)
             self.stepper.keep_past()
-        for each in (self.figures, self.stepper.late if self.is_active else None):
+        for each in (self.figures, self.stepper.late if self.is_active else None, self.scores):
             if each is not None:
                 each.load(reader)
-        self.scores.load(reader)
 
     def _keep_scores(
         self,
@@ -218,14 +211,9 @@ class Participant(Component):
         return self._watch.seconds(learns=self.num_updates > 0)
 
     def _microseconds(self) -> dict[str, float]:
-        """Return the microseconds per event: computing, storing, and preparing batches."""
-        progress, seconds = self.stepper.progress, self._seconds()
-        per_event = 1e6 / max(progress.num_events, 1)
-        out = {
-            "compute": progress.compute_seconds * per_event,
-            "commit": seconds["commit"] * per_event,
-            "preparation": seconds["preparation"] * per_event,
-        }
+        progress = self.stepper.progress
+        seconds = {"compute": progress.compute_seconds} | self._seconds()
+        out = {name: 1e6 * x / max(progress.num_events, 1) for name, x in seconds.items()}
         return out | {"all": sum(out.values())}
 
 

@@ -91,8 +91,7 @@ def settings_of(family: Family, facts: StreamFacts) -> dict[str, dict[str, Any]]
     if family == "sparse":
         return {"graphmixer": {"neighbors": 20}, "tgat": {"neighbors": 20}}
     if family == "recommendation":
-        craft = {"neighbors": 30, "loss": "bpr"}
-        return {"craft": craft}
+        return {"craft": {"neighbors": 30, "loss": "bpr"}}
     long = facts.median_history >= LONG_HISTORY
     return {
         "tpnet": {"neighbors": 20},

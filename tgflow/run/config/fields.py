@@ -191,8 +191,7 @@ def in_flags(text: str, *names: object) -> str:
 
 
 def _assignment(match: re.Match[str]) -> str:
-    flag = _flags().get(match[1])
-    if flag is None:
+    if (flag := _flags().get(match[1])) is None:
         return match[0]
     value = match[2] or match[3] or match[6] or ""
     if flag.startswith("--set "):

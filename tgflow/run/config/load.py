@@ -105,7 +105,6 @@ def _table(
 
 
 def _add_protocol_settings(table: dict[str, Any]) -> None:
-    """Add the settings of the named protocol; explicit settings take precedence."""
     learning, graph = table.get("learning"), table.setdefault("graph", {})
     name = learning.get("protocol") if isinstance(learning, dict) else None
     if not isinstance(name, str) or name not in PROTOCOLS:
@@ -116,7 +115,6 @@ def _add_protocol_settings(table: dict[str, Any]) -> None:
 
 
 def _add_stream_defaults(table: dict[str, Any]) -> None:
-    """Add the defaults that depend on the stream: policies for late and repeated events."""
     stream, order = table.get("stream", {}), table.setdefault("order", {})
     if not (isinstance(stream, dict) and isinstance(order, dict)):
         return
@@ -141,7 +139,6 @@ def _read_toml(file: Path) -> dict[str, Any]:
 
 
 def _drop_unknown(table: dict[str, Any]) -> list[str]:
-    """Remove unknown sections and settings from `table`; return their names."""
     gone = []
     for section in list(table):
         if section not in sections():
@@ -200,12 +197,11 @@ def _explain(error: ValidationError, file: Path | None, flags: Mapping[str, Any]
 
 def _explain_value(path: list[str], text: str, file: Path | None, flags: Mapping[str, Any]) -> str:
     """Name the flag if `text`, which concerns a whole section, begins with one of its settings."""
-    if not path:  # concerns several sections
-        return f"{file or 'configuration'}: {text}"
-    key = f"{path[0]}.{text.split(maxsplit=1)[0].rstrip(':')}"
+    section = path[0] if path else ""  # without one it concerns several
+    key = f"{section}.{text.split(maxsplit=1)[0].rstrip(':')}"
     if key in flags:
-        return f"{flag_of(key)}: {path[0]}.{text}"
-    return f"{file or 'configuration'}: [{path[0]}] {text}"
+        return f"{flag_of(key)}: {section}.{text}"
+    return f"{file or 'configuration'}: " + f"[{section}] " * bool(path) + text
 
 
 def _unknown_key(path: list[str]) -> str:

@@ -242,10 +242,8 @@ class TablesConfig(Checked):
         elif size is not None:
             share = float(size[:-1]) if re.fullmatch(r"\d*\.?\d+%", size) else 0.0
             if not 0 < share <= 100:
-                raise ValueError(
-                    "edge_cache: a share of the rows must be above 0% and at most 100%, got "
-                    f"{size!r}"
-                )
+                text = "edge_cache: a share of the rows must be above 0% and at most 100%, got "
+                raise ValueError(f"{text}{size!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
