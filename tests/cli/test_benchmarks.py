@@ -31,7 +31,7 @@ from benchmarks import (
 from benchmarks.accuracy import rows_of_run
 from benchmarks.device_rebuild import rebuild_rows
 from benchmarks.own import Task, own_tgn
-from benchmarks.reliability import odd_rows
+from benchmarks.reliability import campaign_rows
 from benchmarks.report import BESIDE, PAGES, ROOT, filled
 from benchmarks.results import Result
 from helpers.devices import opened, place_of
@@ -230,7 +230,7 @@ def accuracy_rows(monkeypatch, tmp_path):
 
 
 def reliability_rows(monkeypatch, tmp_path):
-    return odd_rows(Counter({("test_killed[TGN]", "kills"): 3}), 5)
+    return [*campaign_rows(Counter({("test_killed_over_kafka[whole]", "kills"): 3}))]
 
 
 RUNS = [

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,9 +18,7 @@ from typing import Any
 import pytest
 
 from helpers.live_runs import same_run
-from helpers.processes import WarmProcess, children_of, environment, is_there, stat_of
-from tgflow.checkpoint.durable.errors import Locked
-from tgflow.checkpoint.durable.lock import RunLock
+from helpers.processes import WarmProcess, children_of, environment, is_there
 
 KILLS = int(os.environ.get("TGFLOW_KILLS", "4"))
 SEED = int(os.environ.get("TGFLOW_SEED", "1"))
@@ -66,10 +63,7 @@ class Campaign:
 
     def start(self) -> WarmProcess:
         """Start or resume."""
-        return self._started(["helpers.faults", self.faults] if self.faults else ["tgflow"])
-
-    def _started(self, program: list[str]) -> WarmProcess:
-        """Start or resume, by another module in place of tgflow's command line."""
+        program = ["helpers.faults", self.faults] if self.faults else ["tgflow"]
         command = [*program, self.command, *self.flags, "--out", str(self.out), "--resume"]
         return WarmProcess(command, ENVIRONMENT)
 
@@ -90,22 +84,14 @@ class Campaign:
         while child.poll() is None and time.monotonic() < deadline and self.batches() < goal:
             time.sleep(0.002)
         time.sleep(self.random.uniform(0, 0.05))
-        self._before_kill(child)
         child.send_signal(signal.SIGKILL)
         out, _ = child.communicate()
         if child.returncode != -signal.SIGKILL:
-            return self._check_end(child, out)
+            assert child.returncode == 0, out
+            return False
         self.kills += 1
         self.at.append(self.batches())
         return True
-
-    def _before_kill(self, child: WarmProcess) -> None:
-        """Disturb the running process; does nothing by default."""
-
-    def _check_end(self, child: WarmProcess, out: str) -> bool:
-        """Return whether a process that was not killed has work left; it must be done."""
-        assert child.returncode == 0, out
-        return False
 
     def _recovered(self, child: WarmProcess, deadline: float) -> int:
         """Wait until records are truncated to the checkpoint; returns their number."""
@@ -339,72 +325,3 @@ class RankCampaign(Campaign):
     def finish(self, timeout: float = 600.0) -> None:
         """Resume until the end."""
         assert self.start().wait(timeout) == 0, self.said.read_text()
-
-
-ODD = ("clock", "full", "read-only")
-LOCKED, DISK = 73, 74
-
-
-@dataclass
-class OddCampaign(Campaign):
-    """A run restarted repeatedly, mostly on a faulty machine."""
-
-    met: Counter[str] = field(default_factory=Counter)
-    """Counts by kind: kills on each machine, second runs, failures by a disk."""
-    machine: str = ""
-    """Machine of the current process; "" is a regular one."""
-    _tries_second: bool = False
-    _starts_before: int = 0
-
-    def start(self) -> WarmProcess:
-        """Start or resume on the faulty machine."""
-        odd = ["helpers.odd_machine", f"{self.machine}:{self.random.randrange(1 << 30)}"]
-        return self._started(odd if self.machine else ["tgflow"])
-
-    def disturb_once(self) -> bool:
-        """Resume until it is killed or fails by its disk; False if it finishes.
-
-        A second run of the directory may be tried meanwhile, which must be refused.
-        """
-        self.machine = self.random.choice(("", "", *ODD))
-        self._tries_second = self.random.random() < 0.2
-        before, self._starts_before = self.kills, self._starts()
-        goes_on = self.kill_once()
-        self.met[f"kills, {self.machine or 'ordinary'}"] += self.kills - before
-        self.machine = ""
-        return goes_on
-
-    def _before_kill(self, child: WarmProcess) -> None:
-        """Try a second run while the first is stopped, so that it cannot finish before."""
-        has_begun = self._starts() > self._starts_before  # and so has the directory to itself
-        if not (self._tries_second and has_begun) or child.poll() is not None:
-            return
-        child.send_signal(signal.SIGSTOP)
-        while child.poll() is None and _state_of(child) != "T":
-            time.sleep(0.001)
-        if child.poll() is not None or not self._is_locked():
-            return  # it had finished, except for its process exit
-        second = self._started(["tgflow"])
-        out, _ = second.communicate(timeout=120)
-        assert second.returncode == LOCKED, out
-        self.met["second runs"] += 1
-
-    def _is_locked(self) -> bool:
-        """Return whether a run holds the lock of the directory."""
-        try:
-            RunLock(self.out / ".lock").release()
-        except Locked:
-            return True
-        return False
-
-    def _check_end(self, child: WarmProcess, out: str) -> bool:
-        """Return whether a process that was not killed has work left."""
-        if child.returncode == DISK and self.machine in ("full", "read-only"):
-            self.met[f"ends, {self.machine}"] += 1
-            return True
-        return super()._check_end(child, out)
-
-
-def _state_of(child: WarmProcess) -> str:
-    """Return the Linux state letter of a process; "T" is stopped."""
-    return stat_of(child.pid)[0]
