@@ -46,7 +46,7 @@ from tgflow.graph.events import EventBatch
 QUICK = Options(quick=True, device="cpu")
 
 
-def made_task() -> Task:
+def made_task():
     draw = torch.Generator().manual_seed(0)
     src = torch.randint(8, (120,), generator=draw)
     x = torch.randn(120, 6, generator=draw)

@@ -11,7 +11,7 @@ from helpers.gpu_stages import BENCHES, FIRST, MOST_SECONDS, STAGES, TRAININGS, 
 from tgflow.cli.benchmarks.row import Row
 
 
-def python(code: str, name: str = "step", **options) -> Step:
+def python(code, name="step", **options):
     return Step(name, [sys.executable, "-c", code], **options)
 
 

@@ -227,7 +227,7 @@ def test_training_on_late_streams_has_the_bits_of_immediate_ones(
 
 
 @pytest.fixture
-def there() -> torch.device:
+def there():
     return tensors.emulated_device()
 
 

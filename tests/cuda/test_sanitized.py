@@ -52,7 +52,7 @@ extern "C" __global__ void own_shared(int* count, int* wrong) {
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="sanitizes with GCC on Linux")
 
 
-def run_python(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+def run_python(code, *arguments):
     """Sanitizers end the process."""
     command = [sys.executable, "-c", code, *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(TESTS)}
@@ -60,7 +60,7 @@ def run_python(code: str, *arguments: object) -> subprocess.CompletedProcess[str
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Path:
+def made(tmp_path):
     source = tmp_path / "made.cu"
     source.write_text(KERNELS)
     return source

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,11 +15,10 @@ from tgflow.checkpoint.durable.log import LogPosition
 from tgflow.graph.events import concat
 from tgflow.graph.ids import NodeIds
 from tgflow.streams.errors import RowFault
-from tgflow.streams.ingest.config import AFTER_ALL, BEFORE_ALL, OrderConfig
+from tgflow.streams.ingest.config import AFTER_ALL, BEFORE_ALL
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.ingest_state import IngestState
-from tgflow.streams.rows.row_batch import EventColumns, Int64s, Origin, Position, RowBatch
-from tgflow.streams.rows.schema import IdKind
+from tgflow.streams.rows.row_batch import EventColumns, Origin, RowBatch
 
 POLL_SIZES = (1, 2, 7, 50, 500)
 
@@ -46,51 +45,44 @@ class ListSource:
     """
 
     def __init__(
-        self,
-        partitions: Mapping[int, Sequence[Row]],
-        *,
-        seed: int = 0,
-        poll_sizes: Sequence[int] = POLL_SIZES,
-        joins: Mapping[int, int] | None = None,
-        silent: Mapping[int, int] | None = None,
-        bipartite: bool = False,
-    ) -> None:
+        self, partitions, *, seed=0, poll_sizes=POLL_SIZES, joins=None, silent=None, bipartite=False
+    ):
         self._columns = {p: _Partition(p, rows) for p, rows in partitions.items()}
         rows = [row for part in partitions.values() for row in part]
         self.name = "list"
         self.unit = "s"
         self.x_dim = len(rows[0].x) if rows else 0
-        self.id_kind: IdKind = "string" if rows and isinstance(rows[0].src, str) else "int"
+        self.id_kind = "string" if rows and isinstance(rows[0].src, str) else "int"
         self.ids = NodeIds(bipartite)
-        self.num_events: int | None = len(rows)
+        self.num_events = len(rows)
         self._random = random.Random(seed)
         self._poll_sizes = poll_sizes
         self._joins = dict(joins or {})
         self.silent = dict(silent or {})
         """Rows returned by endless partitions; may be changed at any time."""
-        self._next: dict[int, int] = {}
-        self.polled: list[frozenset[int]] = []
+        self._next = {}
+        self.polled = []
         """Partitions requested by each poll."""
         self.is_closed = False
         self.is_out = False
         """Whether nothing arrives, and the ends are unknown."""
 
-    def start(self, positions: Mapping[int, Position]) -> None:
+    def start(self, positions):
         there = {p: 0 for p in self._columns if not self._joins.get(p)} | dict.fromkeys(
             positions, 0
         )
         self._next = there | {p: int(at["row"] or 0) for p, at in positions.items()}
 
-    def partitions(self) -> Sequence[int]:
+    def partitions(self):
         return sorted(self._next)
 
-    def look_for_partitions(self) -> Sequence[int]:
+    def look_for_partitions(self):
         self._joins = {p: calls - 1 for p, calls in self._joins.items()}
         new = [p for p, calls in self._joins.items() if calls <= 0 and p not in self._next]
         self._next |= dict.fromkeys(new, 0)
         return new
 
-    def poll(self, wanted: Set[int], timeout: float) -> list[RowBatch]:
+    def poll(self, wanted, timeout):
         self.polled.append(frozenset(wanted))
         if self.is_out:
             return []
@@ -98,33 +90,33 @@ class ListSource:
         served = self._random.sample(ready, self._random.randint(1, len(ready))) if ready else []
         return [self._take(p, self._random.choice(self._poll_sizes)) for p in served]
 
-    def ended(self) -> Set[int]:
+    def ended(self):
         here = {p for p, row in self._next.items() if row >= len(self._columns[p])}
         return here - self.silent.keys()
 
-    def lag(self) -> Mapping[int, int]:
+    def lag(self):
         return {p: self._stop(p) - row for p, row in self._next.items()}
 
-    def caught_up(self) -> Set[int]:
+    def caught_up(self):
         return {p for p, lag in self.lag().items() if not lag and not self.is_out}
 
-    def progress(self) -> float:
+    def progress(self):
         total = sum(map(len, self._columns.values()))
         return sum(self._next.values()) / total if total else 1.0
 
-    def counters(self) -> Mapping[str, float]:
+    def counters(self):
         return {"polls": len(self.polled)}
 
-    def committed(self, positions: Mapping[int, Position]) -> None:
+    def committed(self, positions):
         pass
 
-    def close(self) -> None:
+    def close(self):
         self.is_closed = True
 
-    def _stop(self, partition: int) -> int:
+    def _stop(self, partition):
         return self.silent.get(partition, len(self._columns[partition]))
 
-    def _take(self, partition: int, size: int) -> RowBatch:
+    def _take(self, partition, size):
         start = self._next[partition]
         stop = self._next[partition] = min(start + size, self._stop(partition))
         return self._columns[partition].arrivals(start, stop)
@@ -133,7 +125,7 @@ class ListSource:
 class _Partition:
     """Rows as columns that can be sliced."""
 
-    def __init__(self, number: int, rows: Sequence[Row]) -> None:
+    def __init__(self, number, rows):
         good = [i for i, row in enumerate(rows) if row.bad is None]
         events = [rows[i] for i in good]
         kind = pa.string() if events and isinstance(events[0].src, str) else pa.int64()
@@ -152,10 +144,10 @@ class _Partition:
             label_time=_ints([row.label_time for row in events]),
         )
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self._rows)
 
-    def arrivals(self, start: int, stop: int) -> RowBatch:
+    def arrivals(self, start, stop):
         first, last = np.searchsorted(self._good, (start, stop)).tolist()
         good = self._good[first:last] - start
         return RowBatch(
@@ -168,20 +160,20 @@ class _Partition:
             partition=self._number,
         )
 
-    def _fault(self, start: int, row: int) -> RowFault:
+    def _fault(self, start, row):
         return RowFault(row - start, str(self._rows[row].bad), "made bad")
 
-    def _origin(self, row: int) -> Origin:
+    def _origin(self, row):
         return Origin({"partition": self._number, "row": row}, repr(self._rows[row]).encode())
 
 
-def _texts(values: list[int | None]) -> pa.Array | None:
+def _texts(values):
     if not values or values[0] is None:
         return None
     return pa.array([f"id-{value}" for value in values])
 
 
-def _ints(values: list[int | None]) -> Int64s | None:
+def _ints(values):
     return np.array(values, np.int64) if values and values[0] is not None else None
 
 
@@ -196,14 +188,12 @@ class Expected:
     forced: int = 0
 
 
-def judge_rows(
-    rows: Sequence[Row], config: OrderConfig, share: int | None = None, start: float = float("-inf")
-) -> Expected:
+def judge_rows(rows, config, share=None, start=float("-inf")):
     """Return the outcome of each row of a partition, of which at most `share` is buffered."""
     out = Expected()
     max_t = floor = float("-inf")
     lateness, jump = config.limits("s")
-    first_seen: dict[int, int] = {}
+    first_seen = {}
     for seq, row in enumerate(rows):
         watermark = max(floor, max_t - lateness, start)
         before = first_seen.get(row.event_id) if row.event_id is not None else None
@@ -240,9 +230,7 @@ def judge_rows(
     return out
 
 
-def in_order(
-    partitions: Mapping[int, Sequence[Row]], accepted: Mapping[int, Sequence[int]]
-) -> list[Row]:
+def in_order(partitions, accepted):
     """Return the accepted rows of all partitions in release order."""
     keys = [(partitions[p][seq].t, p, seq) for p, seqs in accepted.items() for seq in seqs]
     return [partitions[p][seq] for _, p, seq in sorted(keys)]

@@ -196,7 +196,7 @@ def test_null_that_made_floats_of_ids_is_named_with_its_row(tmp_path, kind, name
     columns = {name: np.arange(row + 3) for name in ("src", "dst", "t")}
     values = columns[name] = columns[name].astype(np.float64)
     values[row] = np.nan
-    table: object = pa.table(columns)
+    table = pa.table(columns)
     if kind == "frame":
         table = pd.DataFrame(columns)
     elif kind == "tensors":
