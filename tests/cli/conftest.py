@@ -1,7 +1,5 @@
 """Generated streams on disk, and a fixture that runs the command line in this process."""
 
-from __future__ import annotations
-
 import functools
 import json
 from dataclasses import dataclass

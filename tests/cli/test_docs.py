@@ -1,7 +1,5 @@
 """README, guides, examples and notebooks work as they stand; public names can be imported."""
 
-from __future__ import annotations
-
 import ast
 import json
 import random

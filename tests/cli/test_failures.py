@@ -1,7 +1,5 @@
 """Failures during a run: exit code, message, and the checkpoint that is kept."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket

@@ -1,7 +1,5 @@
 """Runs of several ranks match one process, end together and print one error message."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

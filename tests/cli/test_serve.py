@@ -1,7 +1,5 @@
 """`tgflow run --serve` and `tgflow serve`: answers over HTTP during learning and after it."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

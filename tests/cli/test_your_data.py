@@ -1,7 +1,5 @@
 """User files, times and features: what is inferred, reported and scaled."""
 
-from __future__ import annotations
-
 import io
 import json
 import random

@@ -1,7 +1,5 @@
 """Kernels that keep one message per node, run lane by lane, against the CPU."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

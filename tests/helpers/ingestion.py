@@ -1,7 +1,5 @@
 """Partitioned sources in memory, their reference order, and ingestion from them."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Kernels of samplers and layers, called with made arguments."""
 
-from __future__ import annotations
-
 import ctypes
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Small models that are served, clients, and the check of answers by a repeated run."""
 
-from __future__ import annotations
-
 import copy
 import http.client
 import json

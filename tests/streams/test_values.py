@@ -1,7 +1,5 @@
 """One table of odd values gives the same events and refusals whatever it is read from."""
 
-from __future__ import annotations
-
 import io
 import json
 from types import SimpleNamespace

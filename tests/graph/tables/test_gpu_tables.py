@@ -1,7 +1,5 @@
 """Tables read by kernels: in CUDA stream order, and in captured graphs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import pytest

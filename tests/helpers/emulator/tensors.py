@@ -4,8 +4,6 @@ Mixing them with CPU tensors fails as on a GPU, reading their values counts as a
 and kernels run on them in the emulator. Any thread may use them.
 """
 
-from __future__ import annotations
-
 import linecache
 import sys
 import threading

@@ -1,7 +1,5 @@
 """KafkaSource: positions, ends, partitions, back-pressure, lag."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time
