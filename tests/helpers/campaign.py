@@ -36,14 +36,7 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 
 @dataclass
 class Campaign:
-    """A run that is restarted repeatedly.
-
-    Args:
-        out: Its directory.
-        flags: Of the command, but for --out and --resume.
-        seed: Seeds when it is killed.
-        command: Of tgflow: run or compare.
-    """
+    """A run that is restarted repeatedly; `flags` lack --out and --resume."""
 
     out: Path
     flags: list[str]

@@ -20,6 +20,7 @@ import os
 import shutil
 import traceback
 from dataclasses import dataclass
+from operator import attrgetter
 
 import pyarrow as pa
 import torch
@@ -74,11 +75,9 @@ class CrashState:
 
 
 class RecordingFs(RealFs):
-    """A file system that records operations within `root`.
+    """A file system that records operations within `root`; what it holds now counts as synced.
 
-    Args:
-        root: A directory; what it holds now counts as synced.
-        fail: Called with each operation's text before it is done; may raise `OSError`.
+    `fail` is called with each operation's text before it is done, and may raise `OSError`.
     """
 
     def __init__(self, root, fail=lambda _: None):
@@ -218,7 +217,7 @@ class _Disk:
 
     def _sync_names(self, is_synced):
         for change in filter(is_synced, self.pending):
-            _apply(change, _names)
+            _apply(change, attrgetter("names"))
         self.pending = [change for change in self.pending if not is_synced(change)]
 
     def _change(self, *names):
@@ -238,7 +237,7 @@ class _Disk:
         changed = {}
 
         def names_of(inode):
-            return changed.setdefault(id(inode), dict(_names(inode)))
+            return changed.setdefault(id(inode), dict(inode.names))
 
         for i in kept:
             _apply(self.pending[i], names_of)
@@ -255,11 +254,6 @@ class _Disk:
 
         walk(self.root, "")
         return tree
-
-
-def _names(directory):
-    assert directory.names is not None
-    return directory.names
 
 
 def _apply(change, names_of):
@@ -472,11 +466,7 @@ def forked(act):
 
 
 def outcome_of(_, point, spec, directory):
-    """In a separate process: create, write with a fault, check, write without, check again.
-
-    Returns:
-        Exit status of each of the two writing forks.
-    """
+    """Create, write with a fault, check, write without, check again; return both exit statuses."""
     what = point.split(".")[0]
     make, write, check = CASES[what]
     target, path = directory / what, directory / "notes"

@@ -29,11 +29,7 @@ def environment():
 
 
 def stat_of(pid):
-    """Return the fields of /proc/PID/stat after the name: state, parent, and so on.
-
-    Raises:
-        OSError: If the process does not exist.
-    """
+    """Return the fields of /proc/PID/stat after the name: state, parent, and so on."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
@@ -46,12 +42,7 @@ def is_there(pid):
 
 
 def children_of(parent, file):
-    """Return the running child processes of a process.
-
-    Args:
-        parent: Process id of the parent.
-        file: File in /proc whose content is returned for each: "cmdline" or "environ".
-    """
+    """Return the running child processes of a process with a file of /proc, such as "environ"."""
     found = {}
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         with suppress(OSError):
@@ -94,12 +85,7 @@ IMPORTED_FIRST = (
 
 
 class WarmProcess:
-    """A fork that runs a module, with the required subset of `subprocess.Popen`.
-
-    Args:
-        program: The module, and its arguments.
-        environment: Additional environment variables of every such process.
-    """
+    """A fork that runs a module, with the required subset of `subprocess.Popen`."""
 
     def __init__(self, program, environment):
         self._server = _server(tuple(sorted(environment.items())))
@@ -121,11 +107,7 @@ class WarmProcess:
             os.kill(self.pid, number)
 
     def communicate(self, timeout=300.0):
-        """Wait until it ends; return its stdout and stderr.
-
-        Raises:
-            subprocess.TimeoutExpired: If it does not end in time; it is killed then.
-        """
+        """Wait until it ends, at most for the timeout; return its stdout and stderr."""
         deadline = time.monotonic() + timeout
         while self.poll() is None:
             if time.monotonic() > deadline:
@@ -137,8 +119,6 @@ class WarmProcess:
         return text, None
 
     def _asked(self, question):
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
         self._server.stdin.write(json.dumps(question) + "\n")
         self._server.stdin.flush()
         return json.loads(self._server.stdout.readline())

@@ -51,13 +51,9 @@ def arguments(events, out, *more):
 
 
 def run_ranks(tmp_path, world, argv, prepare=None):
-    """Return the exit record of each rank of a run.
+    """Return the exit record of each rank of a run, by arguments of all, or a tuple of each one's.
 
-    Args:
-        tmp_path: Parent of the rendezvous directory.
-        world: Number of ranks.
-        argv: The arguments; a tuple has those of each rank.
-        prepare: Called in each process, with its rank, before anything else; it can be pickled.
+    `prepare` is called in each process, with its rank, before anything else; it can be pickled.
     """
     meeting = tmp_path / f"meeting-{time.monotonic_ns():020}"
     meeting.mkdir()
@@ -93,15 +89,7 @@ def raise_at(rank, position, error):
 
 
 def signal_in(rank, point, count, number, after=0.0):
-    """Send a signal to a rank at the n-th hit of a point of `helpers.faults`.
-
-    Args:
-        rank: Rank that receives the signal.
-        point: Name of the point.
-        count: The n.
-        number: Signal number.
-        after: Seconds to wait at the point before.
-    """
+    """Send a signal to a rank some seconds after hit `count` of a point of `helpers.faults`."""
     return partial(_prepare_point, rank, point, count, number, after)
 
 

@@ -31,12 +31,7 @@ from tgflow.train.calibration import Calibration
 
 
 class Client:
-    """A client with one persistent connection.
-
-    Args:
-        url: Of the server.
-        token: To show; None: none.
-    """
+    """A client with one persistent connection."""
 
     def __init__(self, url, token=None, timeout=60):
         at = urlsplit(url)
@@ -45,12 +40,10 @@ class Client:
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
 
     def post(self, path, question):
-        """Return status and response of a POST request."""
         body = question if isinstance(question, bytes) else json.dumps(question).encode()
         return self.request("POST", path, body, {"Content-Type": "application/json"})
 
     def get(self, path):
-        """Return status and response of a GET request."""
         return self.request("GET", path)
 
     def request(self, method, path, body=None, headers=None):
@@ -69,7 +62,6 @@ class Client:
         return connection
 
     def close(self):
-        """Close the connection."""
         self._connection.close()
 
 
@@ -119,11 +111,7 @@ def live_predictor(name, batch_size=20, **options):
 
 
 class Held:
-    """A state that does not advance, and which `holding` keeps from answering.
-
-    Args:
-        predictor: Predictor of the state.
-    """
+    """A state that does not advance, and which `holding` keeps from answering."""
 
     def __init__(self, predictor):
         self.predictor, self.parameters = predictor, predictor.position
@@ -223,16 +211,7 @@ class Asked(NamedTuple):
 
 
 class Asker:
-    """Threads that ask random questions until closed.
-
-    Args:
-        url: Address of the server.
-        nodes: Number of nodes, whose ids are 0, 1, ...
-        times: Times to ask about, beside now.
-        x_dim: Width of the features of events to ask about; 0 for none.
-        threads: Number of clients.
-        pause: Seconds between the questions of a client.
-    """
+    """Clients that ask about the ids up to `nodes`, now or at `times`, until closed."""
 
     def __init__(self, url, nodes, times=(), x_dim=0, threads=2, pause=0.0):
         self._url, self._nodes, self._times, self._x_dim = url, nodes, times, x_dim
@@ -246,7 +225,6 @@ class Asker:
             thread.start()
 
     def close(self):
-        """Stop asking."""
         self._ends.set()
         for thread in self._threads:
             thread.join()
@@ -287,11 +265,7 @@ class Asker:
 
 
 class Repeated:
-    """Checks answers in a repeated run, after each of its micro-batches.
-
-    Args:
-        answers: The answers.
-    """
+    """Checks answers in a repeated run, after each of its micro-batches."""
 
     def __init__(self, answers):
         self._waiting = defaultdict(list)

@@ -46,9 +46,6 @@ def in_world(world, function, *args, timeout=20.0, start="fork"):
 
     The function must be defined at module level; arguments and results are pickled. Ranks that use
     a GPU must be spawned: a fork of a process that has asked for one cannot.
-
-    Raises:
-        AssertionError: If a rank raises, dies, or takes more than a minute; with all tracebacks.
     """
     return results_of(run_apart(world, function, *args, joined=timeout, start=start))
 
@@ -67,12 +64,7 @@ def results_of(outcomes):
 def run_apart(world, function, *args, joined=None, start="fork"):
     """Run `function(rank, *args)` in a process for each rank, and return the exit records.
 
-    Args:
-        world: Number of processes.
-        function: A module-level function.
-        args: Picklable arguments.
-        joined: Timeout of a world to join first, for `function(peers, *args)`.
-        start: Whether processes are forked, or new ones that import everything again.
+    With `joined`, the timeout of a world to join first, it is `function(peers, *args)`.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

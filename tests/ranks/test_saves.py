@@ -55,13 +55,7 @@ def check(found, step, parts=ALL):
 
 
 class Savers:
-    """The writers of all ranks of a world.
-
-    Args:
-        directories: Checkpoint directory of each rank.
-        fs: File operations of each rank; None: the system's.
-        store: Settings of rank 0's `CheckpointStore`.
-    """
+    """The writers of all ranks of a world; `store` has settings of rank 0's `CheckpointStore`."""
 
     def __init__(self, directories, fs=lambda rank: None, **store):
         places = [*directories]
