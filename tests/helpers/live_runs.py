@@ -123,14 +123,24 @@ def same_run(left, right):
     assert digest
 
 
-def signal_at(monkeypatch, position, number):
-    """Send a signal to this process, and at once again, when it has learned `position` events."""
-    record = runner.Runner._record
+def act_at(patch, position, act):
+    """Call `act` with the runner when a run has learned `position` events, the first time."""
+    record, left = runner.Runner._record, [position]
 
     def recording(self, step):
         record(self, step)
-        if step.stop == position:
-            os.kill(os.getpid(), number)
-            os.kill(os.getpid(), number)  # as GNU timeout
+        if step.stop in left:
+            left.clear()
+            act(self)
 
-    monkeypatch.setattr(runner.Runner, "_record", recording)
+    patch.setattr(runner.Runner, "_record", recording)
+
+
+def signal_at(monkeypatch, position, number):
+    """Send a signal to this process, and at once again, when it has learned `position` events."""
+
+    def send(_):
+        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), number)  # as GNU timeout
+
+    act_at(monkeypatch, position, send)

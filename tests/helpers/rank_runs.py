@@ -1,5 +1,6 @@
 """Runs on several ranks: in forked processes with faults, on hosts, in Ray workers."""
 
+import builtins
 import contextlib
 import io
 import os
@@ -19,14 +20,13 @@ import torch
 
 import tgflow as tg
 from helpers import faults
-from helpers.live_runs import SMALL
+from helpers.live_runs import SMALL, act_at
 from helpers.made_models import X_DIM, made_events, made_model
 from helpers.processes import environment
 from helpers.worlds import run_apart
 from tgflow.cli import inputs as assemble
 from tgflow.cli import main
 from tgflow.ranks.control import checksum
-from tgflow.run import runner
 
 _STOPPED_SECONDS = 25
 SOON = 5.0
@@ -111,17 +111,8 @@ def _rank_of_run(rank, world, meeting, argv, prepare):
 
 
 def _prepare(disturbed, position, act, rank):
-    if rank != disturbed:
-        return
-    record = runner.Runner._record
-
-    def recording(self, step):
-        record(self, step)
-        if step.stop == position:
-            _note()
-            act(self)
-
-    runner.Runner._record = recording
+    if rank == disturbed:
+        act_at(builtins, position, act)  # for as long as the process lives
 
 
 def _prepare_point(disturbed, point, count, number, after, rank):
@@ -145,6 +136,7 @@ def _signal(number, _runner):
 
 
 def _raise(error, _runner):
+    _note()
     raise error
 
 
