@@ -145,7 +145,7 @@ class _Partition:
     def __len__(self):
         return len(self._rows)
 
-    def arrivals(self, start, stop):
+    def arrivals(self, start: int, stop: int) -> RowBatch:
         first, last = np.searchsorted(self._good, (start, stop)).tolist()
         good = self._good[first:last] - start
         return RowBatch(
@@ -158,10 +158,10 @@ class _Partition:
             partition=self._number,
         )
 
-    def _fault(self, start, row):
+    def _fault(self, start: int, row: int) -> RowFault:
         return RowFault(row - start, str(self._rows[row].bad), "made bad")
 
-    def _origin(self, row):
+    def _origin(self, row: int) -> Origin:
         return Origin({"partition": self._number, "row": row}, repr(self._rows[row]).encode())
 
 

@@ -10,10 +10,12 @@ import hashlib
 import os
 import re
 import subprocess
+from collections.abc import Callable
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
 
+from tgflow.cuda.launch import Argument
 from tgflow.cuda.sources import KERNEL
 
 ROOT = Path(__file__).parents[3]
@@ -45,17 +47,19 @@ class Emulator:
             interleave at atomic operations, and their shared memory begins with any values.
     """
 
-    def __init__(self, sources=KERNELS, order=0, *, is_sanitized=False):
+    def __init__(
+        self, sources: tuple[Path, ...] = KERNELS, order: int = 0, *, is_sanitized: bool = False
+    ) -> None:
         self._library = ctypes.CDLL(str(_build(sources, (*SANITIZED,) if is_sanitized else ())))
         self.order = order
-        self.launches = []
+        self.launches: list[str] = []
         """The names of the kernels launched so far."""
-        self.between = None
+        self.between: Callable[[], None] | None = None
         """Callback before and after every launch except its own."""
-        self.put = lambda work: work()
+        self.put: Callable[[Callable[[], None]], None] = lambda work: work()
         """Queues a launch on the current stream."""
 
-    def launch(self, name, blocks, threads, *arguments):
+    def launch(self, name: str, blocks: int, threads: int, *arguments: Argument) -> None:
         """Run a kernel to completion, or queue it; RuntimeError is raised for a mistake in it."""
         sizes = getattr(self._library, f"sizes_{name}")
         sizes.restype = ctypes.POINTER(ctypes.c_int64)
@@ -66,7 +70,7 @@ class Emulator:
         given = [type(argument).from_buffer_copy(argument) for argument in arguments]
         self.put(lambda: self._run(name, blocks, threads, given))
 
-    def _run(self, name, blocks, threads, arguments):
+    def _run(self, name: str, blocks: int, threads: int, arguments: list[Argument]) -> None:
         pointers = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
         kernel = getattr(self._library, f"launch_{name}")
         kernel.restype = ctypes.c_char_p
@@ -76,13 +80,13 @@ class Emulator:
             raise RuntimeError(f"{name}: {wrong.decode()}")
         self._pause()
 
-    def _pause(self):
+    def _pause(self) -> None:
         called, self.between = self.between, None
         if called is not None:
             called()
             self.between = called
 
-    def reads(self):
+    def reads(self) -> list[tuple[int, int, int, int]]:
         """Return thread block, thread, address and bytes of each `__ldcs` of the last launch."""
         rows = ctypes.POINTER(ctypes.c_int64)()
         count = self._library.reads(ctypes.byref(rows))
@@ -91,7 +95,7 @@ class Emulator:
 
 
 @cache
-def _build(sources, more_flags):
+def _build(sources: tuple[Path, ...], more_flags: tuple[str, ...]) -> Path:
     """Return the library of `sources`, compiled unless cached for these exact files."""
     code = '#include "dialect.hpp"\n#include "kernel.hpp"\n'
     for source in sources:
@@ -111,7 +115,7 @@ def _build(sources, more_flags):
     return library
 
 
-def _compile(main, library, more_flags):
+def _compile(main: Path, library: Path, more_flags: tuple[str, ...]) -> None:
     new = library.with_suffix(f".{os.getpid()}")
     includes = ["-I", HERE, "-I", CSRC / "include"]
     command = ["g++", *FLAGS, *more_flags, *includes, main, HERE / "thread_block.cpp", "-o", new]
