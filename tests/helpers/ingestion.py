@@ -1,8 +1,10 @@
 """Partitioned sources in memory, their reference order, and ingestion from them."""
 
+from __future__ import annotations
+
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,10 +15,11 @@ from tgflow.checkpoint.durable.log import LogPosition
 from tgflow.graph.events import concat
 from tgflow.graph.ids import NodeIds
 from tgflow.streams.errors import RowFault
-from tgflow.streams.ingest.config import AFTER_ALL, BEFORE_ALL
+from tgflow.streams.ingest.config import AFTER_ALL, BEFORE_ALL, OrderConfig
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.ingest_state import IngestState
-from tgflow.streams.rows.row_batch import EventColumns, Origin, RowBatch
+from tgflow.streams.rows.row_batch import EventColumns, Int64s, Origin, Position, RowBatch
+from tgflow.streams.rows.schema import IdKind
 
 POLL_SIZES = (1, 2, 7, 50, 500)
 
@@ -43,44 +46,51 @@ class ListSource:
     """
 
     def __init__(
-        self, partitions, *, seed=0, poll_sizes=POLL_SIZES, joins=None, silent=None, bipartite=False
-    ):
+        self,
+        partitions: Mapping[int, Sequence[Row]],
+        *,
+        seed: int = 0,
+        poll_sizes: Sequence[int] = POLL_SIZES,
+        joins: Mapping[int, int] | None = None,
+        silent: Mapping[int, int] | None = None,
+        bipartite: bool = False,
+    ) -> None:
         self._columns = {p: _Partition(p, rows) for p, rows in partitions.items()}
         rows = [row for part in partitions.values() for row in part]
         self.name = "list"
         self.unit = "s"
         self.x_dim = len(rows[0].x) if rows else 0
-        self.id_kind = "string" if rows and isinstance(rows[0].src, str) else "int"
+        self.id_kind: IdKind = "string" if rows and isinstance(rows[0].src, str) else "int"
         self.ids = NodeIds(bipartite)
-        self.num_events = len(rows)
+        self.num_events: int | None = len(rows)
         self._random = random.Random(seed)
         self._poll_sizes = poll_sizes
         self._joins = dict(joins or {})
         self.silent = dict(silent or {})
         """Rows returned by endless partitions; may be changed at any time."""
-        self._next = {}
-        self.polled = []
+        self._next: dict[int, int] = {}
+        self.polled: list[frozenset[int]] = []
         """Partitions requested by each poll."""
         self.is_closed = False
         self.is_out = False
         """Whether nothing arrives, and the ends are unknown."""
 
-    def start(self, positions):
+    def start(self, positions: Mapping[int, Position]) -> None:
         there = {p: 0 for p in self._columns if not self._joins.get(p)} | dict.fromkeys(
             positions, 0
         )
         self._next = there | {p: int(at["row"] or 0) for p, at in positions.items()}
 
-    def partitions(self):
+    def partitions(self) -> Sequence[int]:
         return sorted(self._next)
 
-    def look_for_partitions(self):
+    def look_for_partitions(self) -> Sequence[int]:
         self._joins = {p: calls - 1 for p, calls in self._joins.items()}
         new = [p for p, calls in self._joins.items() if calls <= 0 and p not in self._next]
         self._next |= dict.fromkeys(new, 0)
         return new
 
-    def poll(self, wanted, timeout):
+    def poll(self, wanted: Set[int], timeout: float) -> list[RowBatch]:
         self.polled.append(frozenset(wanted))
         if self.is_out:
             return []
@@ -88,33 +98,33 @@ class ListSource:
         served = self._random.sample(ready, self._random.randint(1, len(ready))) if ready else []
         return [self._take(p, self._random.choice(self._poll_sizes)) for p in served]
 
-    def ended(self):
+    def ended(self) -> Set[int]:
         here = {p for p, row in self._next.items() if row >= len(self._columns[p])}
         return here - self.silent.keys()
 
-    def lag(self):
+    def lag(self) -> Mapping[int, int]:
         return {p: self._stop(p) - row for p, row in self._next.items()}
 
-    def caught_up(self):
+    def caught_up(self) -> Set[int]:
         return {p for p, lag in self.lag().items() if not lag and not self.is_out}
 
-    def progress(self):
+    def progress(self) -> float:
         total = sum(map(len, self._columns.values()))
         return sum(self._next.values()) / total if total else 1.0
 
-    def counters(self):
+    def counters(self) -> Mapping[str, float]:
         return {"polls": len(self.polled)}
 
-    def committed(self, positions):
+    def committed(self, positions: Mapping[int, Position]) -> None:
         pass
 
-    def close(self):
+    def close(self) -> None:
         self.is_closed = True
 
-    def _stop(self, partition):
+    def _stop(self, partition: int) -> int:
         return self.silent.get(partition, len(self._columns[partition]))
 
-    def _take(self, partition, size):
+    def _take(self, partition: int, size: int) -> RowBatch:
         start = self._next[partition]
         stop = self._next[partition] = min(start + size, self._stop(partition))
         return self._columns[partition].arrivals(start, stop)
@@ -123,7 +133,7 @@ class ListSource:
 class _Partition:
     """Rows as columns that can be sliced."""
 
-    def __init__(self, number, rows):
+    def __init__(self, number: int, rows: Sequence[Row]) -> None:
         good = [i for i, row in enumerate(rows) if row.bad is None]
         events = [rows[i] for i in good]
         kind = pa.string() if events and isinstance(events[0].src, str) else pa.int64()
@@ -142,7 +152,7 @@ class _Partition:
             label_time=_ints([row.label_time for row in events]),
         )
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._rows)
 
     def arrivals(self, start: int, stop: int) -> RowBatch:
@@ -165,13 +175,13 @@ class _Partition:
         return Origin({"partition": self._number, "row": row}, repr(self._rows[row]).encode())
 
 
-def _texts(values):
+def _texts(values: list[int | None]) -> pa.Array | None:
     if not values or values[0] is None:
         return None
     return pa.array([f"id-{value}" for value in values])
 
 
-def _ints(values):
+def _ints(values: list[int | None]) -> Int64s | None:
     return np.array(values, np.int64) if values and values[0] is not None else None
 
 
@@ -186,12 +196,14 @@ class Expected:
     forced: int = 0
 
 
-def judge_rows(rows, config, share=None, start=float("-inf")):
+def judge_rows(
+    rows: Sequence[Row], config: OrderConfig, share: int | None = None, start: float = float("-inf")
+) -> Expected:
     """Return the outcome of each row of a partition, of which at most `share` is buffered."""
     out = Expected()
     max_t = floor = float("-inf")
     lateness, jump = config.limits("s")
-    first_seen = {}
+    first_seen: dict[int, int] = {}
     for seq, row in enumerate(rows):
         watermark = max(floor, max_t - lateness, start)
         before = first_seen.get(row.event_id) if row.event_id is not None else None
@@ -228,7 +240,9 @@ def judge_rows(rows, config, share=None, start=float("-inf")):
     return out
 
 
-def in_order(partitions, accepted):
+def in_order(
+    partitions: Mapping[int, Sequence[Row]], accepted: Mapping[int, Sequence[int]]
+) -> list[Row]:
     """Return the accepted rows of all partitions in release order."""
     keys = [(partitions[p][seq].t, p, seq) for p, seqs in accepted.items() for seq in seqs]
     return [partitions[p][seq] for _, p, seq in sorted(keys)]
