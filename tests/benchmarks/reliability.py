@@ -1,7 +1,6 @@
 """Counts of kills, crash states and faults in `make test-all`.
 
-A failure is an error, not a row. TGFLOW_KILLS is the number of kills on odd machines: with full and
-read-only disks, clocks that jump and second runs (`tests/run/test_odd_kills.py`).
+A failure is an error, not a row.
 """
 
 import os
@@ -9,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -40,9 +39,6 @@ ROWS: dict[tuple[str, str], tuple[str, Params, str, float | None]] = {
     ("", "faults"): ("fault points x kill, enospc, eio, raise, recovered", {}, "faults", None),
 }  # fmt: skip
 """Row of each summed property, by part of the test's name and by property."""
-ODD_KILLS, QUICK_ODD_KILLS = 500, 5
-ODD_CAMPAIGN = "run/test_odd_kills.py"
-BY_KIND = "kill -9 under disk and clock faults, bit-identical final state"
 
 
 def run(options: Options) -> list[Row]:
@@ -52,27 +48,7 @@ def run(options: Options) -> list[Row]:
     return [*campaign_rows(properties)]
 
 
-def kills(options: Options) -> list[Row]:
-    """Run the campaign on odd machines."""
-    number = int(os.environ.get("TGFLOW_KILLS", QUICK_ODD_KILLS if options.quick else ODD_KILLS))
-    options.say(f"kills: {number} on an odd machine")
-    return odd_rows(campaign_properties(number, [ODD_CAMPAIGN]), number)
-
-
-def odd_rows(properties: Counter[tuple[str, str]], wanted: int) -> list[Row]:
-    """Return a row for each kind of run, and one for all of them."""
-    by_kind = {
-        test.partition("[")[2].removesuffix("]"): count
-        for (test, name), count in properties.items()
-        if name == "kills"
-    }
-    rows = [Row(BY_KIND, count, "kills", {"of": kind}) for kind, count in by_kind.items()]
-    return [*rows, Row(BY_KIND, sum(by_kind.values()), "kills", {"of": "all"}, wanted)]
-
-
-def campaign_properties(
-    kills: int, campaigns: Sequence[str] = CAMPAIGNS
-) -> Counter[tuple[str, str]]:
+def campaign_properties(kills: int) -> Counter[tuple[str, str]]:
     """Run campaign tests; return their recorded properties, summed by test and name.
 
     Raises:
@@ -80,7 +56,7 @@ def campaign_properties(
     """
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        asked = [*campaigns, "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        asked = [*CAMPAIGNS, "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
         counts = {"TGFLOW_KILLS": str(kills), "HYPOTHESIS_PROFILE": "ci"}
         done = subprocess.run(
             [sys.executable, "-m", "pytest", *asked],

@@ -83,11 +83,6 @@ TABLES: Mapping[str, Sequence[Picked]] = {
     "accuracy": (Picked("accuracy", ("prequential AP",), {"model": "tgn+pairs"}),),
     "reliability": (
         Picked(
-            "kills",
-            ("kill -9 under disk and clock faults, bit-identical final state",),
-            {"of": "all"},
-        ),
-        Picked(
             "reliability",
             (
                 "kill -9 at random, bit-identical final state",

@@ -1,7 +1,5 @@
 """Generated streams on disk, and a fixture that runs the command line in this process."""
 
-from __future__ import annotations
-
 import functools
 import json
 from dataclasses import dataclass
@@ -35,7 +33,7 @@ def tgflow(capsys, monkeypatch, tmp_path):
     monkeypatch.delenv("TGFLOW_TRACEBACK", raising=False)
     monkeypatch.setattr(typer.main, "get_command", made_once)  # every command, at every call
 
-    def run(*args) -> Ran:
+    def run(*args):
         code = main([str(arg) for arg in args])
         return Ran(code, *capsys.readouterr())
 

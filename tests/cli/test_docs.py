@@ -1,7 +1,5 @@
 """README, guides, examples and notebooks work as they stand; public names can be imported."""
 
-from __future__ import annotations
-
 import ast
 import json
 import random
@@ -97,7 +95,7 @@ LONG = ("scores-and-serving", "labels")
 )
 def test_python_of_a_guide_runs(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {}
+    names = {}
     for code in blocks(path, "python"):
         for module in re.findall(r"# skip without (\w+)", code):
             pytest.importorskip(module)

@@ -1,7 +1,5 @@
 """The command line on an emulated GPU: placement, resume elsewhere, out of memory."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Failures during a run: exit code, message, and the checkpoint that is kept."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket
@@ -13,12 +11,11 @@ from pathlib import Path
 import pytest
 
 from helpers import faults
-from helpers.live_runs import SMALL, same_run, write_events
+from helpers.live_runs import SMALL, act_at, same_run, write_events
 from tgflow.checkpoint import CheckpointStore, CheckpointWriter, load
 from tgflow.checkpoint.durable.errors import DiskFull
 from tgflow.cli import main
 from tgflow.run import monitoring as watch
-from tgflow.run import runner
 from tgflow.streams.errors import SourceCorrupt, SourceExpired, SourceUnavailable
 from tgflow.streams.files.reader import FileSource
 from tgflow.train.finite import TrainingDiverged
@@ -183,16 +180,14 @@ def test_non_finite_loss_ends_a_run(run, monkeypatch):
 
 
 def test_run_at_its_memory_limit_exits_with_71_and_resumes_with_more(run, made, monkeypatch):
-    full, record = [], runner.Runner._record
+    full = []
 
-    def recording(self, step):
-        record(self, step)
-        if step.stop == 150:
-            full.append(1)
-            time.sleep(0.6)
+    def fill(_):
+        full.append(1)
+        time.sleep(0.6)
 
     with monkeypatch.context() as patched:
-        patched.setattr(runner.Runner, "_record", recording)
+        act_at(patched, 150, fill)
         patched.setattr("tgflow.run.monitoring.anonymous_bytes", lambda: 960 if full else 100)
         patched.setattr(watch, "GRACE_SECONDS", 0.2)
         ran = run("--memory-limit", "1000")

@@ -16,11 +16,11 @@ import torch
 import tgflow as tg
 from helpers import live_runs
 from helpers.crash_states import RecordingFs, crash_states
-from helpers.live_runs import SHARDED, SMALL, START, Killed, same_run
+from helpers.live_runs import SHARDED, SMALL, START, Killed, act_at, same_run
 from tgflow.checkpoint import list_checkpoints
 from tgflow.checkpoint.durable.fs import RealFs
 from tgflow.graph.ids import ERASED
-from tgflow.run import forget, runner
+from tgflow.run import forget
 from tgflow.run.replica import LogReplica
 
 SLOW = pytest.mark.slow
@@ -178,19 +178,6 @@ def test_memory_rows_of_a_horizon_lose_the_forgotten_node(tgflow, learn, tmp_pat
     assert tgflow("run", "--resume", "-o", "out", "--append", "more.csv").code == 0
 
 
-def killed_at(position, monkeypatch, act):
-    """Kill the run when it has learned `position` events, after `act`."""
-    record = runner.Runner._record
-
-    def recording(self, step):
-        record(self, step)
-        if step.stop == position:
-            monkeypatch.setattr(runner.Runner, "_record", record)
-            act(self)
-
-    monkeypatch.setattr(runner.Runner, "_record", recording)
-
-
 def kill(_):
     raise Killed
 
@@ -200,7 +187,7 @@ def test_killed_run_forgets_what_it_had_read_and_resumes_alike(
     tgflow, learn, tmp_path, monkeypatch
 ):
     """The log has events behind the newest checkpoint, which a resume repeats."""
-    killed_at(250, monkeypatch, kill)
+    act_at(monkeypatch, 250, kill)
     with pytest.raises(Killed):
         learn("--checkpoint-batches", 2, "--scores", "out/scores.csv")
     assert tgflow("forget", "out", "--node", GONE).code == 0
@@ -209,7 +196,7 @@ def test_killed_run_forgets_what_it_had_read_and_resumes_alike(
     ran = tgflow("run", "--resume", "-o", "out")
     assert ran.code == 0, ran.err
     assert naming(tmp_path / "out") == []
-    killed_at(250, monkeypatch, kill)
+    act_at(monkeypatch, 250, kill)
     shutil.copytree(tmp_path / "once", tmp_path / "twice")
     (tmp_path / "out").rename(tmp_path / "undisturbed")
     (tmp_path / "twice").rename(tmp_path / "out")
@@ -227,7 +214,7 @@ def test_running_run_forgets_and_goes_on(tgflow, learn, tmp_path, monkeypatch):
         while not self.flow.stopped:
             time.sleep(0.01)
 
-    killed_at(150, monkeypatch, ask)
+    act_at(monkeypatch, 150, ask)
     learn()
     assert told[0].code == 0
     assert "is in use by process" in told[0].err

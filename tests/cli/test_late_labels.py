@@ -1,7 +1,5 @@
 """Labels that come after their events: from files, over HTTP, and in runs that are killed."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

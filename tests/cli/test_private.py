@@ -1,7 +1,5 @@
 """Files of a run are private, its pipes can be stopped, and lost records are reported."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

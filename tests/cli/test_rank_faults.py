@@ -1,7 +1,5 @@
 """Ranks that are killed, hang, send wrong data or run out of space: how and when all end."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

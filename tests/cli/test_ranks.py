@@ -1,8 +1,5 @@
 """Runs of several ranks match one process, end together and print one error message."""
 
-from __future__ import annotations
-
-import csv
 import json
 import os
 import re
@@ -60,30 +57,6 @@ def saved(run):
     return {
         path.name: len([*path.glob("memory-p*")]) for path in (run / "checkpoints").glob("ckpt-*")
     }
-
-
-@pytest.mark.slow
-def test_quoted_line_ends_give_the_same_events_by_path_and_ranks(tmp_path, capsys):
-    notes = ["", '"say ""hi"""', '"two\nEVIL,VICTIM,9,x\nlines"', '"a\r\nb,c"']
-    rows = [f'"n\n{i % 7}","s, {i % 5}",{i},{notes[i % 4]}' for i in range(200)]
-    events = tmp_path / "events.csv"
-    events.write_text("\n".join(["src,dst,t,note", *rows]) + "\n", newline="")
-    runs = {name: tmp_path / name for name in ("path", "ranks")}
-    flags = {name: ("--scores", tmp_path / f"{name}.csv", "--slices", 2) for name in runs}
-    alone(events, runs["path"], *flags["path"])
-    ranks = run_ranks(tmp_path, 2, arguments(events, runs["ranks"], *flags["ranks"]), open_nothing)
-    assert codes(ranks) == [0, 0], ranks
-    with (tmp_path / "path.csv").open(newline="") as file:
-        scored = [(row["src"], row["dst"], int(row["t"])) for row in csv.DictReader(file)]
-    assert scored == [(f"n\n{i % 7}", f"s, {i % 5}", i) for i in range(200)]
-    capsys.readouterr()
-    ranked = []
-    for name, run in runs.items():
-        assert (tmp_path / f"{name}.csv").read_bytes() == (tmp_path / "path.csv").read_bytes()
-        assert main(["score", str(run), "--by", "src", "--json"]) == 0
-        ranked.append(json.loads(capsys.readouterr().out))
-    assert ranked[0] == ranked[1]
-    assert {row["src"] for row in ranked[0]} == {f"n\n{i}" for i in range(7)}
 
 
 def test_ranks_match_one_process_and_only_rank_0_prints(events, tmp_path, capsys):

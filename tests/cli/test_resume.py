@@ -1,7 +1,5 @@
 """`--resume`: settings that may change, damaged or missing files, refused resumes."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

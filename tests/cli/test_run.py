@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from helpers.fake_loggers import fake_tensorboard
-from helpers.live_runs import SMALL, Killed, write_features
+from helpers.live_runs import SMALL, Killed, act_at, write_features
 from tgflow.base.extras import install_command
 from tgflow.checkpoint import load
 from tgflow.checkpoint.sections import Ids
@@ -221,16 +221,13 @@ def test_stderr_can_be_only_json(tgflow, events_csv, monkeypatch):
 
 def test_health_file_is_written_during_a_run(tgflow, events_csv, monkeypatch):
     found = []
-    record = runner.Runner._record
 
-    def recording(self, step):
-        record(self, step)
-        if step.stop == 200:
-            monkeypatch.setattr(files, "HEALTH_SECONDS", 0.0)
-            while not found or found[-1]["position"] < 150:
-                found.append(files.read_health(Path("out/health.json")))
+    def look_at_health(_):
+        monkeypatch.setattr(files, "HEALTH_SECONDS", 0.0)
+        while not found or found[-1]["position"] < 150:
+            found.append(files.read_health(Path("out/health.json")))
 
-    monkeypatch.setattr(runner.Runner, "_record", recording)
+    act_at(monkeypatch, 200, look_at_health)
     monkeypatch.setattr("tgflow.run.monitoring.HEALTH_SECONDS", 0.0)
     assert tgflow("run", "-s", events_csv, "-o", "out", *SMALL).code == 0
     assert found[-1]["alive"]

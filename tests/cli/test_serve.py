@@ -1,7 +1,5 @@
 """`tgflow run --serve` and `tgflow serve`: answers over HTTP during learning and after it."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -121,16 +119,8 @@ def test_served_run_goes_on_with_the_shared_memory_of_a_container_or_is_refused(
     prefix.append("sh")
     if subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode:
         pytest.skip("mounting a file system in a namespace is not permitted here")
-    flags = ("-s", write_events(tmp_path / "made.csv", 20_000), *SMALL, "--dim", 64)
-    flags = (
-        *flags,
-        "--serve",
-        0,
-        "--set",
-        "serve.stay=true",
-        "--set",
-        "serve.parameters_every=1ms",
-    )
+    flags = ("-s", write_events(tmp_path / "made.csv", 20_000), *SMALL, "--dim", 64, "--serve", 0)
+    flags += ("--set", "serve.stay=true", "--set", "serve.parameters_every=1ms", "--speed", 20_000)
     process = start("run", *flags, "-o", tmp_path / "out", prefix=prefix)
     if size == "300k":
         said = process.communicate(timeout=120)[1]

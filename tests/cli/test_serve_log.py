@@ -1,7 +1,5 @@
 """Replicas that follow a run's log and checkpoints: `tgflow serve` of an active run."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`--task`: labels learned offline and on a stream."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

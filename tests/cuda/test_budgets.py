@@ -59,7 +59,7 @@ EVENTS = hub_events(GROWN + 2_500, 1_000, seed=1)
 
 
 def sampling(sampler):
-    def prepared(graph: TemporalGraph):
+    def prepared(graph):
         found = Neighbors.empty(100, 10, graph.device)
         nodes = torch.arange(100, device=graph.device)
         return lambda: sample_neighbors(graph, sampler, nodes, nodes, 10, out=found)

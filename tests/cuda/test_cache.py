@@ -6,25 +6,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.emulator.device import EmulatedDevice
-from tgflow.graph.cache import CachedTable, CacheSchedule, cached
+from tgflow.graph.cache import CacheSchedule, cached
 from tgflow.graph.cache.device import WAYS
 from tgflow.graph.tables import FeatureTable
 
 SIZE = 60
 
 
-def made(gpu: EmulatedDevice, capacity: int, dim=5, placement="uva") -> CachedTable:
+def made(gpu, capacity, dim=5, placement="uva"):
     table = FeatureTable(dim, placement=placement, device=gpu)
     table.append(torch.arange(SIZE * dim).float().view(SIZE, dim))
     return cached(table, rows=capacity, device=gpu)
 
 
-def some_ids(seed: int, size: int) -> torch.Tensor:
+def some_ids(seed, size):
     generator = torch.Generator().manual_seed(seed)
     return torch.rand(size, generator=generator).pow(2).mul(SIZE + 1).long() - 1
 
 
-def gather_and_check(cache: CachedTable, ids: torch.Tensor) -> None:
+def gather_and_check(cache, ids):
     """Rows match the table, and counters are consistent with the contents before and after."""
     before, counted = cache.contents(), cache.counters
     found = cache.gather(ids)
@@ -147,10 +147,10 @@ ADDRESSES = (
 class Recorded:
     """Kernels other than gathers, and their arguments: of addresses only whether they are set."""
 
-    def __init__(self, kernels) -> None:
+    def __init__(self, kernels):
         self.kernels, self.calls = kernels, []
 
-    def launch(self, name, blocks, threads, *arguments) -> None:
+    def launch(self, name, blocks, threads, *arguments):
         if "gather" not in name:
             passed = [
                 (field, bool(value) if field in ADDRESSES else value)

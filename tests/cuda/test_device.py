@@ -132,12 +132,12 @@ class TimedDevice(EmulatedDevice):
     current: int = STREAM  # type: ignore[assignment]
     events: list[EmulatedEvent] = field(default_factory=list)
 
-    def record_time(self) -> EmulatedEvent:
+    def record_time(self):
         self.events.append(EmulatedEvent(self, self.current, self.now))
         return self.events[-1]
 
 
-def test_clock_counts_finished_work_without_waiting_for_the_rest() -> None:
+def test_clock_counts_finished_work_without_waiting_for_the_rest():
     gpu = TimedDevice()
     clock = StreamClock(gpu)
     with clock.measuring():
@@ -153,7 +153,7 @@ def test_clock_counts_finished_work_without_waiting_for_the_rest() -> None:
     assert gpu.synchronized == 0
 
 
-def test_clock_measures_one_of_every_few_spans() -> None:
+def test_clock_measures_one_of_every_few_spans():
     gpu = TimedDevice()
     clock = StreamClock(gpu)
     num = FIRST_SPANS + 4 * EVERY_SPANS

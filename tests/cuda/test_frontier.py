@@ -4,14 +4,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 from torch.nn.functional import pad
 
 from helpers.devices import device_of, for_each_gpu
 from helpers.emulator import Emulator
 from helpers.emulator.device import EmulatedDevice
 from tgflow.cuda import frontier as kernels
-from tgflow.cuda.device import Device
 from tgflow.graph import Neighbors
 from tgflow.graph.events import NO_NODE
 from tgflow.graph.sampling import Frontier
@@ -24,16 +22,16 @@ ORDERS = st.sampled_from([0, 1, 2, 3])
 EDGES = st.sampled_from([-(2**63), -(2**62), -1, 0, 1, 2**62, 2**63 - 1])
 
 
-def emulated(order: int) -> EmulatedDevice:
+def emulated(order):
     return EmulatedDevice(kernels=Emulator(order=order))
 
 
-def frontier_of(rows: list[tuple[int, int, int]], with_position: bool) -> Frontier:
+def frontier_of(rows, with_position):
     columns = torch.tensor(rows, dtype=torch.int64).view(-1, 3).T.contiguous()
     return Frontier(*columns[: 2 + with_position])
 
 
-def frontiers() -> st.SearchStrategy[Frontier]:
+def frontiers():
     """Queries with repeats and padding, with or without positions."""
     small = st.tuples(st.integers(-1, 2), st.integers(0, 2), st.integers(0, 1))
     extreme = st.tuples(st.integers(0, 1), EDGES, st.sampled_from([0, 2**62]))
@@ -41,12 +39,12 @@ def frontiers() -> st.SearchStrategy[Frontier]:
     return st.builds(frontier_of, rows, st.booleans())
 
 
-def on(gpu: Device, frontier: Frontier) -> Frontier:
+def on(gpu, frontier):
     columns = (frontier.nodes, frontier.t, frontier.position, frontier.num_used)
     return Frontier(*(None if c is None else c.to(gpu.device) for c in columns))
 
 
-def assert_same_frontier(padded: Frontier, exact: Frontier) -> None:
+def assert_same_frontier(padded, exact):
     """Fail unless the frontiers are equal but for the padding of the first."""
     size = int(padded.size)
     assert size == int(exact.size) == len(exact)
@@ -58,7 +56,7 @@ def assert_same_frontier(padded: Frontier, exact: Frontier) -> None:
             assert (mine[size:] == fill).all(), name
 
 
-def with_room(frontier: Frontier, room: int) -> Frontier:
+def with_room(frontier, room):
     """Return the frontier followed by unused rows."""
     position = frontier.position
     return Frontier(
@@ -69,7 +67,7 @@ def with_room(frontier: Frontier, room: int) -> Frontier:
     )
 
 
-def neighbors_with_room(found: Neighbors, room: int) -> Neighbors:
+def neighbors_with_room(found, room):
     """Return the neighbors; unused queries have none."""
     rows = (0, 0, 0, room)
     return Neighbors(
@@ -80,7 +78,7 @@ def neighbors_with_room(found: Neighbors, room: int) -> Neighbors:
     )
 
 
-def neighbors_of(frontier: Frontier, k: int, seed: int) -> Neighbors:
+def neighbors_of(frontier, k, seed):
     generator = torch.Generator().manual_seed(seed)
     found = Neighbors.empty(len(frontier), k)
     found.nodes = torch.randint(-1, 4, (len(frontier), k), generator=generator)
@@ -98,9 +96,7 @@ def neighbors_of(frontier: Frontier, k: int, seed: int) -> Neighbors:
     seed=st.integers(0, 99),
     order=ORDERS,
 )
-def test_frontier_expansion_matches_the_core(
-    frontier: Frontier, k: int, by_time: bool, by_position: bool, room: int, seed: int, order: int
-) -> None:
+def test_frontier_expansion_matches_the_core(frontier, k, by_time, by_position, room, seed, order):
     """Also for a frontier followed by unused rows."""
     found = neighbors_of(frontier, k, seed)
     how = {"by_time": by_time, "by_position": by_position}
@@ -118,7 +114,7 @@ def test_frontier_expansion_matches_the_core(
     assert_same_frontier(padded, below)
 
 
-def assert_same_events(eids: list[Tensor], gpu: Device) -> None:
+def assert_same_events(eids, gpu):
     exact, rows, _ = _native.unique_events(eids)
     padded, mine, size, num_used = distinct_events([eid.to(gpu.device) for eid in eids], gpu)
     assert num_used == len(exact)
@@ -135,7 +131,7 @@ SIZES = [0, 1, 255, 256, 257, 4_097, pytest.param(100_000, marks=pytest.mark.slo
 @for_each_gpu
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("num_nodes", [1, 50, 10**6])
-def test_frontiers_of_any_size_are_expanded(gpu: str, size: int, num_nodes: int) -> None:
+def test_frontiers_of_any_size_are_expanded(gpu, size, num_nodes):
     there = device_of(gpu)
     generator = torch.Generator().manual_seed(size)
     nodes = torch.randint(num_nodes, (size,), generator=generator)
@@ -147,7 +143,7 @@ def test_frontiers_of_any_size_are_expanded(gpu: str, size: int, num_nodes: int)
     assert_same_events([nodes, t], there)
 
 
-def test_tensors_unsupported_by_a_kernel_are_refused() -> None:
+def test_tensors_unsupported_by_a_kernel_are_refused():
     gpu, nodes = emulated(0), torch.arange(4)
     for t in (nodes.int(), nodes[:3], torch.arange(8)[::2], nodes.to("meta")):
         with pytest.raises(ValueError, match="t must be contiguous int64"):

@@ -14,12 +14,12 @@ from tgflow.cuda.device import register_device
 from tgflow.graph.sampling import sample_neighbors
 
 
-def twins(gpu: str, budget: int | None, **how) -> list[TemporalGraph]:
+def twins(gpu, budget, **how):
     """The same empty graph on the CPU and, with a budget, on the GPU."""
     return [TemporalGraph(**how), TemporalGraph(device=opened(gpu), device_budget=budget, **how)]
 
 
-def assert_alike(graphs: list[TemporalGraph], seed: int = 0, num_nodes: int = 60) -> None:
+def assert_alike(graphs, seed=0, num_nodes=60):
     """Every sampler agrees at random cutoffs, with and without a filter."""
     generator = torch.Generator().manual_seed(seed)
     size = graphs[0].num_events

@@ -16,14 +16,14 @@ from tgflow.testing import reference
 EVENTS = hub_events(3_000, 40, seed=3)
 
 
-def grown(gpu: EmulatedDevice) -> TemporalGraph:
+def grown(gpu):
     graph = TemporalGraph(device=gpu)
     for rows in torch.arange(len(EVENTS)).tensor_split(40):
         graph.append(EVENTS[rows])
     return graph
 
 
-def random_queries(num_queries: int, seed: int):
+def random_queries(num_queries, seed):
     generator = torch.Generator().manual_seed(seed)
     nodes = torch.randint(-1, 42, (num_queries,), generator=generator)
     nodes[::2] = 0  # the largest hub

@@ -22,11 +22,11 @@ class FakeCupy:
 
     __version__ = "14.2.0"
 
-    def __init__(self) -> None:
-        self.modules: list[dict] = []
-        self.functions: list[str] = []
+    def __init__(self):
+        self.modules = []
+        self.functions = []
         """Functions; the pointer of each is its index, from 1."""
-        self.error: Exception | None = None
+        self.error = None
         self.cuda = SimpleNamespace(compiler=SimpleNamespace(CompileException=ZeroDivisionError))
 
     def RawModule(self, **options):  # noqa: N802, CuPy's name
@@ -47,10 +47,10 @@ class FakeCupy:
 class FakeDriver:
     """Mock driver that records launches and argument bytes; threads start without a context."""
 
-    def __init__(self, sizes: tuple[int, ...]) -> None:
+    def __init__(self, sizes):
         self.sizes = sizes
         self.status = 0
-        self.launches: list[tuple] = []
+        self.launches = []
         self._current = threading.local()
 
     def __getattr__(self, name):
@@ -113,9 +113,9 @@ def test_kernels_of_a_file_are_compiled_once_and_launched_on_torchs_stream(fake)
 def test_threads_launch_in_the_context_of_the_device_and_keep_their_own(fake):
     kernels = launch.Kernels(torch.device("cuda", 2))
     name = next(iter(sources.kernels()))
-    before: list[int | None] = []
+    before = []
 
-    def work(own: int | None) -> None:
+    def work(own):
         if own is not None:
             fake.driver.cuCtxSetCurrent(ctypes.c_void_p(own))
         kernels.launch(name, 1, 32, Pair(), ctypes.c_uint64())

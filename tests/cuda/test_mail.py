@@ -1,12 +1,9 @@
 """Kernels that keep one message per node, run lane by lane, against the CPU."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from helpers.effort import cases, tries
 from helpers.emulator import Emulator
@@ -19,11 +16,11 @@ PAIRS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=40)
 ORDERS = cases([0, 1, 5], [0, 5])
 
 
-def messages_of(src: Tensor, width: int) -> Tensor:
+def messages_of(src, width):
     return torch.randn(2 * len(src), width, generator=torch.Generator().manual_seed(len(src)))
 
 
-def assert_same(src: Tensor, dst: Tensor, width: int, order: int) -> Emulator:
+def assert_same(src, dst, width, order):
     """Rows of a node are equal, and the marked ones equal the CPU's bit for bit."""
     t, x, kernels = torch.arange(len(src)) * 3, messages_of(src, width), Emulator(order=order)
     found = LastMessages(kernels, src, dst, t)
@@ -78,7 +75,7 @@ def test_wrong_tensors_are_refused_before_their_address_is_taken():
         LastMessages(Emulator(), good, good, good).mean(torch.zeros(5, 4))
 
 
-def some_clock(size: int) -> Tensor:
+def some_clock(size):
     """Clocks of rows of which every third has no mail."""
     row = torch.arange(size)
     return torch.stack([7 * row, 9 * row + 3, (row % 3 > 0).long(), row], dim=1)

@@ -4,14 +4,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from helpers.devices import needs_apart
 from helpers.effort import cases, tries
 from helpers.emulator import Emulator
 from helpers.emulator.tensors import emulated_device
 from helpers.made_tables import with_past
-from tgflow.cuda.memory import MemoryBuffers, Versions, read_versions, write_versions
+from tgflow.cuda.memory import Versions, read_versions, write_versions
 from tgflow.nn import NodeMemory
 
 (needs_device,) = needs_apart
@@ -25,7 +24,7 @@ STEPS = st.lists(st.tuples(NODE_LISTS, st.integers(0, 2), st.booleans()), max_si
 class KernelMemory:
     """A memory with CPU tensors that kernels read and write."""
 
-    def __init__(self, dims: tuple[int, int], history: int, order: int, nodes: int = NODES) -> None:
+    def __init__(self, dims, history, order, nodes=NODES):
         self.memory = with_past(NodeMemory(*dims), history)
         self.memory.resize(nodes)
         if self.memory.history is not None:
@@ -33,25 +32,25 @@ class KernelMemory:
         self.kernels = Emulator(order=order)
 
     @property
-    def buffers(self) -> MemoryBuffers:
+    def buffers(self):
         return self.memory._kernel_buffers()
 
-    def write(self, nodes: Tensor, versions: Versions, **how: Tensor | None) -> None:
+    def write(self, nodes, versions, **how):
         write_versions(self.kernels, self.buffers, nodes, versions, **how)
 
-    def state(self) -> dict[str, Tensor]:
+    def state(self):
         if self.memory.history is not None:
             self.memory.history._count(*self.memory.history.counts.tolist())
         return self.memory.state_dict()
 
 
-def plain_memory(dims: tuple[int, int], history: int, nodes: int = NODES) -> NodeMemory:
+def plain_memory(dims, history, nodes=NODES):
     memory = with_past(NodeMemory(*dims), history)
     memory.resize(nodes)
     return memory
 
 
-def versions_of(nodes: Tensor, dims: tuple[int, int], position: int) -> Versions:
+def versions_of(nodes, dims, position):
     """Rows that encode their node and position; rows of a node are equal."""
     whose = (nodes + 100 * position).float().unsqueeze(1)
     t = nodes * 10 + position
@@ -59,24 +58,24 @@ def versions_of(nodes: Tensor, dims: tuple[int, int], position: int) -> Versions
     return Versions(memory, t, mail, t + 1, torch.tensor([position]))
 
 
-def reversed_rows(versions: Versions) -> Versions:
+def reversed_rows(versions):
     """The same versions, from rows in another order."""
     columns = {name: getattr(versions, name).flip(0) for name in ("memory", "last_update", "mail")}
     return versions._replace(**columns, row=torch.arange(len(versions.mail_t)).flip(0))
 
 
-def write_plain(memory: NodeMemory, nodes: Tensor, versions: Versions) -> None:
+def write_plain(memory, nodes, versions):
     *columns, position, _ = versions
     memory.write(nodes, *columns, int(position))
 
 
-def last_of_each(nodes: Tensor) -> Tensor:
+def last_of_each(nodes):
     is_last = torch.ones(len(nodes), dtype=torch.bool)
     is_last[:-1] = nodes[1:] != nodes[:-1]
     return is_last
 
 
-def assert_same(placed: KernelMemory, plain: NodeMemory) -> None:
+def assert_same(placed, plain):
     found, expected = placed.state(), plain.state_dict()
     assert found.keys() == expected.keys()
     for name, x in expected.items():

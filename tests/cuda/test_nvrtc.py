@@ -22,7 +22,7 @@ from tgflow.cuda.sources import kernels_in
 ROOT = Path(__file__).parents[2]
 
 
-def nvrtc_library() -> str | None:
+def nvrtc_library():
     """NVRTC from $TGFLOW_NVRTC, the package nvidia-cuda-nvrtc, or the CUDA toolkit."""
     if "TGFLOW_NVRTC" in os.environ:
         return os.environ["TGFLOW_NVRTC"]
@@ -35,20 +35,20 @@ def nvrtc_library() -> str | None:
 LIBRARY = nvrtc_library()
 
 
-def load_nvrtc() -> ctypes.CDLL:
+def load_nvrtc():
     assert LIBRARY is not None
     for builtins in Path(LIBRARY).parent.glob("libnvrtc-builtins.so.*"):
         ctypes.CDLL(str(builtins))  # NVRTC opens it by name, and gets the loaded one
     return ctypes.CDLL(LIBRARY)
 
 
-def options_of(source: Path, arch: str) -> list[str]:
+def options_of(source, arch):
     """Return the compile options of CuPy, which adds the last two itself."""
     asked = [option for option in sources.options(source) if not option.startswith("-I")]
     return [f"-arch={arch}", *asked, "-ftz=true", "--device-as-default-execution-space"]
 
 
-def compile_with_nvrtc(source: Path, arch: str) -> tuple[int, str, bytes]:
+def compile_with_nvrtc(source, arch):
     """Return NVRTC's status, 0 for success, its log, and the cubin."""
     nvrtc, program, size = load_nvrtc(), ctypes.c_void_p(), ctypes.c_size_t()
     text, name = source.read_bytes(), source.name.encode()
@@ -66,11 +66,11 @@ def compile_with_nvrtc(source: Path, arch: str) -> tuple[int, str, bytes]:
     return status, log.value.decode(), cubin.raw
 
 
-def kernel_costs(cubin: bytes) -> dict[str, tuple[int, int]]:
+def kernel_costs(cubin):
     """Return the registers and the bytes of stack of a thread of each kernel, from an ELF file."""
     elf = ELFFile(io.BytesIO(cubin))
     symbols, info = elf.get_section_by_name(".symtab"), elf.get_section_by_name(".nv.info").data()
-    found: dict[str, dict[int, int]] = {}
+    found = {}
     at = 0
     while at < len(info):
         form, attribute, length = struct.unpack_from("<BBH", info, at)
@@ -111,7 +111,7 @@ MOST_STACK = {
 """Bytes of stack; other kernels have none."""
 
 
-def digest_of(source: Path, arch: str) -> str:
+def digest_of(source, arch):
     """Return a hash of all compilation inputs: compiler, options, source and headers."""
     major, minor = ctypes.c_int(), ctypes.c_int()
     load_nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))

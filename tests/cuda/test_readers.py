@@ -19,7 +19,7 @@ WRITER, TRAINER = 1000, 7
 
 
 @pytest.fixture
-def gpu() -> EmulatedDevice:
+def gpu():
     made = EmulatedDevice()
     made.current = TRAINER
     return made
@@ -28,24 +28,24 @@ def gpu() -> EmulatedDevice:
 class HeldUp:
     """Sampler kernels queue behind other work of their CUDA stream until `go`."""
 
-    def __init__(self, gpu: EmulatedDevice) -> None:
+    def __init__(self, gpu):
         self._launch = gpu.kernels.launch
-        self._held: list[tuple] = []
-        self.kept: list[object] = []
+        self._held = []
+        self.kept = []
         gpu.kernels.launch = self
 
-    def __call__(self, name: str, *arguments) -> None:
+    def __call__(self, name, *arguments):
         if name.startswith("sample"):
             self._held.append((name, *arguments))
         else:
             self._launch(name, *arguments)
 
-    def go(self) -> None:
+    def go(self):
         for launch in self._held:
             self._launch(*launch)
 
 
-def latest(graph: TemporalGraph, node: int, kept: list[object] | None = None) -> torch.Tensor:
+def latest(graph, node, kept=None):
     """The events; `kept` are arrays that later kernels still need."""
     nodes, t = torch.tensor([node]), torch.tensor([10**6])
     found = sample_neighbors(graph, Sampler.recent(), nodes, t, 4)

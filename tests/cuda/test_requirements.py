@@ -33,14 +33,14 @@ def machine(monkeypatch):
     return cupy
 
 
-def failing(error: Exception):
+def failing(error):
     def fail(*_):
         raise error
 
     return fail
 
 
-def message(function=require_cupy, device=GPU) -> str:
+def message(function=require_cupy, device=GPU):
     with pytest.raises(CudaError) as caught:
         function(device)
     return str(caught.value)
@@ -51,15 +51,15 @@ def test_complete_machine_meets_all_requirements(machine):
     assert require_device(GPU) == torch.device("cuda", 0)
 
 
-def replaced(module, name: str, value):
+def replaced(module, name, value):
     return lambda cupy, patch: patch.setattr(module, name, value)
 
 
-def without(name: str):
+def without(name):
     return lambda cupy, patch: patch.setitem(sys.modules, name, None)
 
 
-def version(name: str, number: int):
+def version(name, number):
     return lambda cupy, patch: patch.setattr(cupy.cuda.runtime, name, lambda: number)
 
 

@@ -11,19 +11,19 @@ from tgflow.cuda.rows import LINE, TableView
 NUM_ROWS = 640
 
 
-def line_aligned(num_bytes: int) -> torch.Tensor:
+def line_aligned(num_bytes):
     """Return bytes aligned to a cache line, like pages and device memory."""
     bytes_ = torch.randint(0, 256, (num_bytes + 2 * LINE,), dtype=torch.uint8)
     return bytes_[-bytes_.data_ptr() % LINE :][:num_bytes]
 
 
-def viewed(gpu: EmulatedDevice, rows: torch.Tensor) -> TableView:
+def viewed(gpu, rows):
     view = TableView(gpu, rows.shape[1])
     view.publish(rows.data_ptr(), len(rows))
     return view
 
 
-def gathered(row_bytes: int, ids: torch.Tensor, order: int = 0) -> tuple[torch.Tensor, ...]:
+def gathered(row_bytes, ids, order=0):
     """Return rows, the gathered rows, the wrong id, and the GPU."""
     gpu = EmulatedDevice(kernels=Emulator(order=order))
     rows = line_aligned(NUM_ROWS * row_bytes).view(NUM_ROWS, row_bytes)

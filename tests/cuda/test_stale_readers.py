@@ -10,7 +10,7 @@ from helpers.effort import cases, slow
 from helpers.emulator.device import EmulatedDevice
 from helpers.kernels import assert_equal, sample, staging
 from helpers.strategies import hub_events
-from tgflow import EventBatch, Sampler, TemporalGraph
+from tgflow import Sampler, TemporalGraph
 from tgflow.cuda import store_memory, store_writes
 from tgflow.cuda.store import DeviceStore
 from tgflow.cuda.structs import Snapshot
@@ -29,24 +29,24 @@ class InFlight:
     num_waits: int
 
     @property
-    def position(self) -> int:
+    def position(self):
         return Snapshot.from_buffer_copy(self.snapshot.numpy()).position
 
 
 class Readers:
     """Another reader starts before every launch; all active readers query before and after it."""
 
-    def __init__(self, gpu: EmulatedDevice, store: DeviceStore, events: EventBatch) -> None:
+    def __init__(self, gpu, store, events):
         self.gpu, self.store = gpu, store
         self.twin = TemporalGraph()
         self.twin.append(events)
         self.nodes = torch.arange(NUM_NODES)
         self.t = torch.full_like(self.nodes, 2**40)
-        self.in_flight: list[InFlight] = []
+        self.in_flight = []
         self.num_answers = 0
         gpu.kernels.between = self.read
 
-    def read(self) -> None:
+    def read(self):
         waited = [
             number for number, (_, other) in enumerate(self.gpu.waits, start=1) if other == READER
         ]
@@ -60,7 +60,7 @@ class Readers:
             assert_equal(sample(self.gpu.kernels, reader, self.nodes, self.t, K), expected)
             self.num_answers += 1
 
-    def begin(self) -> None:
+    def begin(self):
         writer, self.gpu.current = self.gpu.current, READER
         with self.store.readers.reading():
             held = self.store._snapshot.clone()

@@ -26,23 +26,23 @@ WRITER = 1000
 class Snapshot:
     """Store interface used by `sample`."""
 
-    def __init__(self, store: DeviceStore) -> None:
+    def __init__(self, store):
         self.snapshot = store._snapshot
 
 
-def insert(store: DeviceStore, events: EventBatch) -> None:
+def insert(store, events):
     store.reserve(len(events), staging(events))
     store.commit(store.position + len(events))
 
 
-def grown(events: EventBatch, cuts, gpu=None, directed=False, budget=None) -> DeviceStore:
+def grown(events, cuts, gpu=None, directed=False, budget=None):
     store = DeviceStore(gpu or EmulatedDevice(), directed, budget)
     for start, stop in pairwise(sorted({0, len(events), *(min(c, len(events)) for c in cuts)})):
         insert(store, events[start:stop])
     return store
 
 
-def check(store: DeviceStore, events: EventBatch, nodes, t, k: int, directed=False) -> None:
+def check(store, events, nodes, t, k, directed=False):
     direction = "directed" if directed else "undirected"
     slow = reference.ReferenceGraph(events, direction)
     kernels, view = store._gpu.kernels, Snapshot(store)
@@ -70,7 +70,7 @@ def test_graph_does_not_depend_on_batch_boundaries(events, cuts, k, directed, or
     check(store, events, *every_query(events), k, directed)
 
 
-def random_queries(events: EventBatch, num_queries: int, num_nodes: int):
+def random_queries(events, num_queries, num_nodes):
     generator = torch.Generator().manual_seed(1)
     nodes = torch.randint(-1, num_nodes + 1, (num_queries,), generator=generator)
     t = torch.randint(-1, int(events.t[-1]) + 2, (num_queries,), generator=generator)
@@ -122,7 +122,7 @@ def test_positions_beyond_32_bits_are_supported():
     """Distant batches in a log of more than 2^32 events: offsets in a block overflow."""
     store = DeviceStore(EmulatedDevice(), directed=True)
     node, t = torch.zeros(3, dtype=torch.int64), torch.arange(3)
-    expected: list[int] = []
+    expected = []
     for position in (0, 2**31 - 2, 2**32 - 2, 2**32 + 2, 2**33, 2**40):
         store.position = position
         insert(store, EventBatch(node, torch.arange(1, 4), t + len(expected)))

@@ -10,11 +10,11 @@ from tgflow.graph.sampling import recent_neighbors
 from tgflow.graph.tables import FeatureTable
 
 
-def with_x(events: EventBatch, dim: int) -> EventBatch:
+def with_x(events, dim):
     return EventBatch(events.src, events.dst, events.t, torch.rand(len(events), dim))
 
 
-def state(graph: TemporalGraph) -> tuple[int, ...]:
+def state(graph):
     rows = 0 if graph.edge_x is None else len(graph.edge_x)
     return graph.num_events, len(graph.log), graph.num_nodes, graph.stats().num_entries, rows
 

@@ -1,6 +1,5 @@
 """A graph under appends, late events, deletions and compaction, against a naive model."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -12,7 +11,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from helpers.devices import needs_cuda, on_cpu, opened
 from helpers.effort import tries
 from helpers.strategies import graph_events, samplers, skewed_events
-from tgflow.base.choices import Direction
 from tgflow.graph import TemporalGraph, rebuild
 from tgflow.graph.events import EventBatch, empty_events
 from tgflow.graph.mutations import from_tensors, to_tensors
@@ -31,7 +29,7 @@ class Entry:
     seen_from: int
     gone_from: int | None = None
 
-    def is_seen(self, t: int, before: int) -> bool:
+    def is_seen(self, t, before):
         """Whether a query at `t` with cutoff `before` sees it."""
         gone = self.gone_from is not None and before >= self.gone_from
         return self.t < t and before >= self.seen_from and not gone
@@ -40,18 +38,18 @@ class Entry:
 class ChangingReference(ReferenceGraph):
     """Reference of `TemporalGraph`; every entry has its own history."""
 
-    def __init__(self, direction: Direction) -> None:
+    def __init__(self, direction):
         super().__init__(empty_events(), direction)
         self.direction = direction
-        self.events: list[tuple[int, int, int]] = []
-        self.relations: list[int] = []
-        self.t_last: int | None = None
-        self.entries: dict[int, list[Entry]] = {}
-        self.blind_below: dict[int, int] = {}
+        self.events = []
+        self.relations = []
+        self.t_last = None
+        self.entries = {}
+        self.blind_below = {}
         """Cutoff per node below which history was discarded."""
-        self.late_until: dict[int, int] = {}
+        self.late_until = {}
 
-    def append(self, events: EventBatch) -> None:
+    def append(self, events):
         """Add events, late or not, as one batch."""
         rows = list(zip(events.src.tolist(), events.dst.tolist(), events.t.tolist(), strict=True))
         end = self.size + len(rows)
@@ -71,7 +69,7 @@ class ChangingReference(ReferenceGraph):
         if rows:
             self.t_last = max(rows[-1][2], rows[-1][2] if self.t_last is None else self.t_last)
 
-    def seen(self, node: int, t: int, before: int) -> list[tuple[int, int, int]]:
+    def seen(self, node, t, before):
         """As `ReferenceGraph.seen`."""
         before = min(before, self.size)
         if before < self.blind_below.get(node, 0):
@@ -79,7 +77,7 @@ class ChangingReference(ReferenceGraph):
         entries = self.entries.get(node, [])
         return sorted((e.t, e.eid, e.nbr) for e in entries if e.is_seen(t, before))
 
-    def remove(self, is_gone: Callable[[int, Entry], bool]) -> int:
+    def remove(self, is_gone):
         """Remove entries for which `is_gone(node, entry)` is true; return their number."""
         gone = [
             entry
@@ -91,15 +89,15 @@ class ChangingReference(ReferenceGraph):
             entry.gone_from = self.size
         return len(gone)
 
-    def keep_latest(self, max_count: int) -> int:
+    def keep_latest(self, max_count):
         """Remove each node's oldest entries until it has `max_count`."""
-        kept: dict[int, set[int]] = {}
+        kept = {}
         for node, entries in self.entries.items():
             now = sorted((e.t, e.eid) for e in entries if e.gone_from is None)
             kept[node] = {eid for _, eid in now[max(0, len(now) - max_count) :]}
         return self.remove(lambda node, entry: entry.eid not in kept[node])
 
-    def compact(self) -> None:
+    def compact(self):
         """Discard removed entries, and history before late merges."""
         for node, entries in self.entries.items():
             entries[:] = [entry for entry in entries if entry.gone_from is None]
@@ -110,7 +108,7 @@ class ChangingReference(ReferenceGraph):
                 self.blind_below[node] = self.late_until[node]
 
     @property
-    def num_entries(self) -> int:
+    def num_entries(self):
         """Current entries."""
         return sum(e.gone_from is None for entries in self.entries.values() for e in entries)
 
@@ -268,7 +266,7 @@ class TestChangingCudaGraph(ChangingCudaGraph.TestCase):
     settings = TestChangingGraph.settings
 
 
-def cycles(graph: TemporalGraph, events: EventBatch, number: int, **limits: int) -> None:
+def cycles(graph, events, number, **limits):
     """Append `events` in so many parts, and apply retention after each."""
     for rows in torch.arange(len(events)).tensor_split(number):
         graph.append(events[rows])
@@ -300,7 +298,7 @@ def test_repeated_retention_leaves_a_short_mutation_record(limits):
         assert torch.equal(mine.eid, yours.eid)
 
 
-def test_last_change_is_the_same_object_until_the_next() -> None:
+def test_last_change_is_the_same_object_until_the_next():
     graph = TemporalGraph.from_events(graph_events((0, 1, 5), (1, 2, 9)))
     assert graph.last_change is None
     graph.append(graph_events((0, 2, 9)))

@@ -20,14 +20,14 @@ from tgflow.plan.count_lookup import CountHistory
 EVENTS = skewed_events(60_000, 3_000)
 
 
-def graph_in_batches(events: EventBatch, batch: int = 1000, **how) -> TemporalGraph:
+def graph_in_batches(events, batch=1000, **how):
     graph = TemporalGraph(**how)
     for start in range(0, len(events), batch):
         graph.append(events[start : start + batch])
     return graph
 
 
-def assert_same_answers(one: TemporalGraph, other: TemporalGraph) -> None:
+def assert_same_answers(one, other):
     generator = torch.Generator().manual_seed(1)
     nodes = torch.randint(0, 3_100, (4000,), generator=generator)
     t = torch.randint(0, 61_000, (4000,), generator=generator)

@@ -2,7 +2,6 @@
 
 import csv
 import pickle
-from pathlib import Path
 
 import numpy as np
 
@@ -10,12 +9,12 @@ KINDS = ("tgbl-uci", "thgl-made", "tkgl-made", "tkgl-yago", "tkgl-wikidata", "ML
 SIZE = 240
 
 
-def write_rows(path: Path, header: str, rows: list[tuple]) -> None:
+def write_rows(path, header, rows):
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([header.split(","), *rows])
 
 
-def write_board(folder: Path, name: str) -> dict[str, list[tuple[int, int, int, list[int]]]]:
+def write_board(folder, name):
     """Write the files of a data set; return src, dst, t and the other candidates of its events.
 
     They are in the board's numbers, by part; an inverse follows its event.
@@ -38,7 +37,7 @@ def write_board(folder: Path, name: str) -> dict[str, list[tuple[int, int, int, 
             for (node, edge), a, b, c, r in zip(texts, src, dst, t, kind, strict=True)
         ]
         write_rows(folder / f"{name}_edgelist.csv", "timestamp,head,tail,relation_type", rows)
-        ids: dict[str, int] = {}
+        ids = {}
         for _, head, tail, _ in rows:
             ids.setdefault(head, len(ids))
             ids.setdefault(tail, len(ids))
@@ -55,7 +54,7 @@ def write_board(folder: Path, name: str) -> dict[str, list[tuple[int, int, int, 
             t, kind = np.repeat(t, 2), np.stack([kind, kind + 3], 1).ravel()
         keys = list(zip(t, src, kind, strict=True))
     everything = np.unique(dst)
-    truth: dict[tuple, set[int]] = {}
+    truth = {}
     for key, to in zip(keys, dst, strict=True):
         truth.setdefault(key, set()).add(int(to))
     shares = (0.8, 0.9) if "yago" in name else (0.7, 0.85)
@@ -77,7 +76,7 @@ def write_board(folder: Path, name: str) -> dict[str, list[tuple[int, int, int, 
     return out
 
 
-def write_nodes(folder: Path, name: str) -> list[tuple[int, str, str, float]]:
+def write_nodes(folder, name):
     """Write a data set of node properties; return time, node, label and share of each row."""
     folder.mkdir(parents=True)
     rng = np.random.default_rng(7)

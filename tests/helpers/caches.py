@@ -4,10 +4,9 @@ from dataclasses import dataclass, field
 
 import torch
 from hypothesis import strategies as st
-from torch import Tensor
 
 from helpers.devices import opened, place_of
-from tgflow.graph.cache import CachedTable, cached
+from tgflow.graph.cache import cached
 from tgflow.graph.cache.contents import POLICIES, CacheCounters, CacheSchedule, Policy
 from tgflow.graph.tables import FeatureTable
 
@@ -39,18 +38,18 @@ class ReferenceCache:
     admissions: int = 0
     """Uses since the start; lfu halves all counts whenever they pass a multiple of the period."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         self.slots = [None] * self.capacity
 
-    def contents(self) -> list[int]:
+    def contents(self):
         """Return the id in each slot, -1 for none."""
         return [-1 if held is None else held.id for held in self.slots]
 
-    def slot_of(self, row: int) -> int | None:
+    def slot_of(self, row):
         """Return the slot of an id."""
         return next((s for s, held in enumerate(self.slots) if held and held.id == row), None)
 
-    def gather(self, ids: list[int]) -> None:
+    def gather(self, ids):
         """Record a gather."""
         wanted = distinct(ids)
         hits, misses = self._look_up(wanted)
@@ -60,13 +59,13 @@ class ReferenceCache:
         self.counters.misses += len(misses)
         self.counters.bypassed += len(misses) - admitted
 
-    def preload(self, ids: list[int]) -> None:
+    def preload(self, ids):
         """Record rows admitted without a gather."""
         wanted = distinct(ids)
         hits, misses = self._look_up(wanted)
         self.counters.preloaded += self._admit(wanted, hits, misses)
 
-    def append(self, first: int, num: int) -> None:
+    def append(self, first, num):
         """Record rows appended to the table; the last of them are admitted."""
         if self.policy in ("static", "belady"):
             return
@@ -74,7 +73,7 @@ class ReferenceCache:
         self.batch += 1
         self.counters.written += self._admit(wanted, [], wanted)
 
-    def apply(self, schedule: CacheSchedule, ids: list[int]) -> None:
+    def apply(self, schedule, ids):
         """Apply a schedule."""
         wanted, found, admit = (
             part.tolist() for part in (schedule.ids, schedule.hit, schedule.admit)
@@ -90,15 +89,15 @@ class ReferenceCache:
             if slot >= 0:
                 self._put(slot, row, rank)
 
-    def truncate(self, size: int) -> None:
+    def truncate(self, size):
         """Drop the ids from `size` on."""
         self.slots = [held if held and held.id < size else None for held in self.slots]
 
-    def snapshot(self) -> list[Held | None]:
+    def snapshot(self):
         """Return the contents and their ranking."""
         return [held and Held(held.id, held.key) for held in self.slots]
 
-    def restore(self, slots: list[Held | None], size: int) -> None:
+    def restore(self, slots, size):
         """Restore the rows of a snapshot that the table still has."""
         before = self.contents()
         self.slots = [held and Held(held.id, held.key) for held in slots]
@@ -107,7 +106,7 @@ class ReferenceCache:
         changed = [row for old, row in zip(before, now, strict=True) if row not in (-1, old)]
         self.counters.preloaded += len(changed)
 
-    def _look_up(self, wanted: list[int]) -> tuple[list[int], list[int]]:
+    def _look_up(self, wanted):
         """Return the slots of the cached ids, and the missing ids."""
         self.batch += 1
         hits, misses = [], []
@@ -125,7 +124,7 @@ class ReferenceCache:
                 held.key = (min(held.key[0] + 1, 255), self.batch, rank)
         return hits, misses
 
-    def _admit(self, wanted: list[int], hits: list[int], misses: list[int]) -> int:
+    def _admit(self, wanted, hits, misses):
         """Put the first misses into slots outside `hits`; return how many."""
         others = [slot for slot in range(self.capacity) if slot not in hits]
         others.sort(key=lambda slot: (0, slot) if (held := self.slots[slot]) is None else held.key)
@@ -140,19 +139,19 @@ class ReferenceCache:
                 self._halve()
         return self.admissions - before
 
-    def _put(self, slot: int, row: int, rank: int) -> None:
+    def _put(self, slot, row, rank):
         self.counters.evicted += self.slots[slot] is not None
         self.counters.admitted += 1
         self.admissions += 1
         self.slots[slot] = Held(row, (int(self.policy == "lfu"), self.batch, rank))
 
-    def _halve(self) -> None:
+    def _halve(self):
         for held in filter(None, self.slots):
             count, batch, rank = held.key
             held.key = (count // 2, batch, rank)
 
 
-def distinct(ids: list[int]) -> list[int]:
+def distinct(ids):
     """Return the distinct non-negative ids in order of first appearance."""
     return list(dict.fromkeys(row for row in ids if row >= 0))
 
@@ -164,7 +163,7 @@ capacities = st.sampled_from((0, 1, 2, 3, 5, 8, SIZE, 40))
 policies = st.sampled_from(POLICIES)
 
 
-def made_rows(size: int, dim: int = 3, dtype: torch.dtype = torch.float32) -> Tensor:
+def made_rows(size, dim=3, dtype=torch.float32):
     """Distinct rows."""
     return (torch.arange(size * dim) + 1).to(dtype).reshape(size, dim)
 
@@ -175,16 +174,16 @@ class FarTable(FeatureTable):
     fails = False
 
     @property
-    def placement(self) -> str:
+    def placement(self):
         return "far"
 
-    def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
+    def gather(self, ids, out=None):
         if self.fails:
             raise OSError("the disk is gone")
         return super().gather(ids, out)
 
 
-def made_table(rows: Tensor, *, far: bool = False, device=None) -> FeatureTable:
+def made_table(rows, *, far=False, device=None):
     """A table in host memory or readable in place by `device`; far: not readable in place."""
     if far or device is None:
         table = (FarTable if far else FeatureTable)(rows.shape[1], rows.dtype)
@@ -194,25 +193,17 @@ def made_table(rows: Tensor, *, far: bool = False, device=None) -> FeatureTable:
     return table
 
 
-def made_cache(
-    capacity: int,
-    policy: Policy | None = None,
-    device: str = "cpu",
-    *,
-    far: bool = False,
-    size: int = SIZE,
-    dim: int = 3,
-) -> CachedTable:
+def made_cache(capacity, policy=None, device="cpu", *, far=False, size=SIZE, dim=3):
     where = None if device == "cpu" else opened(device)
     table = made_table(made_rows(size, dim), far=far, device=where)
     return cached(table, rows=capacity, policy=policy, device=where)
 
 
-def int64(values: list[int], device: str = "cpu") -> Tensor:
+def int64(values, device="cpu"):
     return torch.tensor(values, dtype=torch.int64, device=place_of(device))
 
 
-def check(cache: CachedTable, reference: ReferenceCache) -> None:
+def check(cache, reference):
     """Assert that contents and counters match the reference."""
     assert cache.contents().tolist() == reference.contents()
     counters = cache.counters
@@ -220,7 +211,7 @@ def check(cache: CachedTable, reference: ReferenceCache) -> None:
     assert counters == reference.counters
 
 
-def any_schedule(reference: ReferenceCache, ids: list[int], choice: list[int]) -> CacheSchedule:
+def any_schedule(reference, ids, choice):
     """A schedule valid for the contents: `choice` selects the slots of misses."""
     wanted = distinct(ids)
     hit = [-1 if (slot := reference.slot_of(row)) is None else slot for row in wanted]

@@ -9,8 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,9 +17,7 @@ from typing import Any
 import pytest
 
 from helpers.live_runs import same_run
-from helpers.processes import WarmProcess, children_of, environment, is_there, stat_of
-from tgflow.checkpoint.durable.errors import Locked
-from tgflow.checkpoint.durable.lock import RunLock
+from helpers.processes import WarmProcess, children_of, environment, is_there
 
 KILLS = int(os.environ.get("TGFLOW_KILLS", "4"))
 SEED = int(os.environ.get("TGFLOW_SEED", "1"))
@@ -40,14 +36,7 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 
 @dataclass
 class Campaign:
-    """A run that is restarted repeatedly.
-
-    Args:
-        out: Its directory.
-        flags: Of the command, but for --out and --resume.
-        seed: Seeds when it is killed.
-        command: Of tgflow: run or compare.
-    """
+    """A run that is restarted repeatedly; `flags` lack --out and --resume."""
 
     out: Path
     flags: list[str]
@@ -59,28 +48,25 @@ class Campaign:
     at: list[int] = field(default_factory=list)
     """Micro-batches recorded before each kill."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         if HORIZON[0] in self.flags:
             self.faults = "pieces"
         self.random = random.Random(self.seed)
 
-    def start(self) -> WarmProcess:
+    def start(self):
         """Start or resume."""
-        return self._started(["helpers.faults", self.faults] if self.faults else ["tgflow"])
-
-    def _started(self, program: list[str]) -> WarmProcess:
-        """Start or resume, by another module in place of tgflow's command line."""
+        program = ["helpers.faults", self.faults] if self.faults else ["tgflow"]
         command = [*program, self.command, *self.flags, "--out", str(self.out), "--resume"]
         return WarmProcess(command, ENVIRONMENT)
 
-    def batches(self) -> int:
+    def batches(self):
         """Return the number of recorded micro-batches."""
         try:
             return (self.out / "metrics.jsonl").read_bytes().count(b"\n")
         except FileNotFoundError:
             return 0
 
-    def kill_once(self, most_batches: int = 8, timeout: float = 120.0) -> bool:
+    def kill_once(self, most_batches=8, timeout=120.0):
         """Resume, and kill within the next micro-batches; False if it finishes before."""
         child = self.start()
         deadline = time.monotonic() + timeout
@@ -90,54 +76,45 @@ class Campaign:
         while child.poll() is None and time.monotonic() < deadline and self.batches() < goal:
             time.sleep(0.002)
         time.sleep(self.random.uniform(0, 0.05))
-        self._before_kill(child)
         child.send_signal(signal.SIGKILL)
         out, _ = child.communicate()
         if child.returncode != -signal.SIGKILL:
-            return self._check_end(child, out)
+            assert child.returncode == 0, out
+            return False
         self.kills += 1
         self.at.append(self.batches())
         return True
 
-    def _before_kill(self, child: WarmProcess) -> None:
-        """Disturb the running process; does nothing by default."""
-
-    def _check_end(self, child: WarmProcess, out: str) -> bool:
-        """Return whether a process that was not killed has work left; it must be done."""
-        assert child.returncode == 0, out
-        return False
-
-    def _recovered(self, child: WarmProcess, deadline: float) -> int:
+    def _recovered(self, child, deadline):
         """Wait until records are truncated to the checkpoint; returns their number."""
         starts = self._starts()
         while child.poll() is None and time.monotonic() < deadline and self._starts() == starts:
             time.sleep(0.002)
         return self.batches()
 
-    def _starts(self) -> int:
+    def _starts(self):
         try:
             return (self.out / "run.log").read_text().count('"event": "start"')
         except FileNotFoundError:
             return 0
 
-    def finish(self, timeout: float = 300.0) -> None:
+    def finish(self, timeout=300.0):
         """Resume until the end."""
         child = self.start()
         out, _ = child.communicate(timeout=timeout)
         assert child.returncode == 0, out
 
-    def letters(self) -> list[str]:
+    def letters(self):
         """Return the dead letters, sorted, since the polling order of partitions is random."""
         files = sorted((self.out / "dead-letters").glob("*.jsonl"))
         return sorted(line for file in files for line in file.read_text().splitlines())
 
-    def rows(self) -> dict[str, int]:
+    def rows(self):
         """Return the counts of rows by outcome."""
-        rows: dict[str, int] = json.loads((self.out / "metrics.json").read_text())["rows"]
-        return rows
+        return json.loads((self.out / "metrics.json").read_text())["rows"]
 
 
-def rows(size: int) -> list[dict[str, Any]]:
+def rows(size):
     """Return rows of a stream, mostly valid events."""
     rng = random.Random(3)
     out = []
@@ -145,14 +122,14 @@ def rows(size: int) -> list[dict[str, Any]]:
         src = rng.randrange(30)
         t = 1_600_000_000 + 10 * i - rng.choice([0, 0, 0, 35])
         dst = 30 + (src * 7 + (rng.random() < 0.2)) % 20
-        row: dict[str, Any] = {"src": src, "dst": dst, "t": t}
+        row = {"src": src, "dst": dst, "t": t}
         if rng.random() < 0.01:
             row["t"] = rng.choice(["soon", None, 1.5, 7])
         out.append(row)
     return out
 
 
-def write_rows(path: Path, size: int, days: int = 1) -> Path:
+def write_rows(path, size, days=1):
     """Write such rows to a file, with two features, on so many days."""
     lines = [
         f"{row['src']},{row['dst']},{_later(row['t'], i * days // size)},{i % 97},{i % 31}"
@@ -162,7 +139,7 @@ def write_rows(path: Path, size: int, days: int = 1) -> Path:
     return path
 
 
-def labels_of(events: Iterable[dict[str, Any]], delay: int = 400) -> list[dict[str, Any]]:
+def labels_of(events, delay=400):
     """Return labels of most events by time, which come some ticks later, some of them twice."""
     rng, out = random.Random(4), list[tuple[int, dict[str, Any]]]()
     for i, event in enumerate(events):
@@ -179,7 +156,7 @@ def labels_of(events: Iterable[dict[str, Any]], delay: int = 400) -> list[dict[s
     return [label for _, label in sorted(out, key=lambda each: each[0])]
 
 
-def write_labels(path: Path, size: int) -> Path:
+def write_labels(path, size):
     """Write labels of the events of `write_rows` to a file."""
     names = ("src", "dst", "t", "is_odd", "label_time")
     lines = [",".join(str(row[name]) for name in names) for row in labels_of(rows(size))]
@@ -187,17 +164,11 @@ def write_labels(path: Path, size: int) -> Path:
     return path
 
 
-def _later(t: Any, days: int) -> Any:
+def _later(t, days):
     return t + 86_400 * days if type(t) is int and t > 7 else t
 
 
-def publish(
-    broker: Any,
-    topic: str,
-    events: Iterable[dict[str, Any]],
-    partitions: int,
-    pause: Callable[[], object] = lambda: None,
-) -> None:
+def publish(broker, topic, events, partitions, pause=lambda: None):
     """Send rows as JSON, each source node to its own partition, with a pause after each."""
     from kafka import KafkaProducer
 
@@ -212,13 +183,13 @@ def publish(
 
 
 @contextmanager
-def publishing(broker: Any, topic: str, events: list[dict[str, Any]]) -> Iterator[None]:
+def publishing(broker, topic, events):
     """Send rows with random pauses while entered, to the first two of four partitions."""
     ended, rng = threading.Event(), random.Random(SEED)
     unequal = ({**event, "src": 4 * event["src"] + (i % 50 == 0)} for i, event in enumerate(events))
     sent = itertools.takewhile(lambda _: not ended.is_set(), unequal)
 
-    def pause() -> None:
+    def pause():
         ended.wait(rng.choice([0.0, 0.0, 0.0, 0.01, 0.02, 0.3]))
 
     thread = threading.Thread(target=publish, args=(broker, topic, sent, 4, pause))
@@ -231,7 +202,7 @@ def publishing(broker: Any, topic: str, events: list[dict[str, Any]]) -> Iterato
 
 
 @contextmanager
-def mock_broker() -> Iterator[Any]:
+def mock_broker():
     """Return a broker; skips the test if none can be started."""
     broker_module = pytest.importorskip("tgflow.testing.broker")
     pytest.importorskip("confluent_kafka", reason="confluent-kafka, the mock broker, is missing")
@@ -240,7 +211,7 @@ def mock_broker() -> Iterator[Any]:
 
 
 @contextmanager
-def topic_of_rows(size: int) -> Iterator[list[str]]:
+def topic_of_rows(size):
     """Return the flags of a run over a topic of such rows, in three partitions."""
     with mock_broker() as broker:
         broker.create("edges", 3)
@@ -248,14 +219,14 @@ def topic_of_rows(size: int) -> Iterator[list[str]]:
         yield ["-s", broker.url("edges"), *FROM_KAFKA]
 
 
-def undisturbed(tmp_path: Path, flags: list[str], command: str = "run") -> Campaign:
+def undisturbed(tmp_path, flags, command="run"):
     """Return a run without kills."""
     campaign = Campaign(tmp_path / "undisturbed", flags, command=command)
     campaign.finish()
     return campaign
 
 
-def undisturbed_with_bad_rows(tmp_path: Path, flags: list[str]) -> Campaign:
+def undisturbed_with_bad_rows(tmp_path, flags):
     """Return an undisturbed run, after asserting that it refused rows of both kinds."""
     reference = undisturbed(tmp_path, flags)
     assert reference.rows()["malformed"]
@@ -263,7 +234,7 @@ def undisturbed_with_bad_rows(tmp_path: Path, flags: list[str]) -> Campaign:
     return reference
 
 
-def compare(left: Campaign, right: Campaign) -> None:
+def compare(left, right):
     """Assert that two runs have equal results and equal refused rows."""
     same_run(left.out, right.out)
     assert left.letters() == right.letters()
@@ -271,7 +242,7 @@ def compare(left: Campaign, right: Campaign) -> None:
     assert not list(right.out.glob("checkpoints/corrupt-*")), "every checkpoint was usable"
 
 
-def rank_pids(parent: int) -> dict[int, int]:
+def rank_pids(parent):
     """Return the rank processes of a launcher, by rank."""
     found = {}
     for pid, variables in children_of(parent, "environ").items():
@@ -288,7 +259,7 @@ class RankCampaign(Campaign):
     world: int = 3
     """Number of ranks at the start."""
 
-    def start(self) -> subprocess.Popen[str]:
+    def start(self):
         """Start or resume."""
         command = [sys.executable, "-m", "tgflow", self.command, *self.flags]
         command += ["--out", str(self.out), "--resume"]
@@ -299,11 +270,11 @@ class RankCampaign(Campaign):
             )
 
     @property
-    def said(self) -> Path:
+    def said(self):
         """Output printed so far."""
         return self.out.with_suffix(".said")
 
-    def kill_ranks(self, kills: int) -> None:
+    def kill_ranks(self, kills):
         """Resume, kill so many ranks, each of which ends the others, and then all of them."""
         child = self.start()
         wanted = self.kills + kills
@@ -317,7 +288,7 @@ class RankCampaign(Campaign):
         while any(is_there(pid) for pid in ranks.values()):
             time.sleep(0.01)
 
-    def _kill_a_rank(self, child: subprocess.Popen[str], timeout: float = 240.0) -> bool:
+    def _kill_a_rank(self, child, timeout=240.0):
         """Kill a rank within the next micro-batches; False if the run finishes before."""
         deadline = time.monotonic() + timeout
         if self.random.random() < 0.2:  # while they start, or recover
@@ -336,75 +307,6 @@ class RankCampaign(Campaign):
             self.at.append(self.batches())
         return True
 
-    def finish(self, timeout: float = 600.0) -> None:
+    def finish(self, timeout=600.0):
         """Resume until the end."""
         assert self.start().wait(timeout) == 0, self.said.read_text()
-
-
-ODD = ("clock", "full", "read-only")
-LOCKED, DISK = 73, 74
-
-
-@dataclass
-class OddCampaign(Campaign):
-    """A run restarted repeatedly, mostly on a faulty machine."""
-
-    met: Counter[str] = field(default_factory=Counter)
-    """Counts by kind: kills on each machine, second runs, failures by a disk."""
-    machine: str = ""
-    """Machine of the current process; "" is a regular one."""
-    _tries_second: bool = False
-    _starts_before: int = 0
-
-    def start(self) -> WarmProcess:
-        """Start or resume on the faulty machine."""
-        odd = ["helpers.odd_machine", f"{self.machine}:{self.random.randrange(1 << 30)}"]
-        return self._started(odd if self.machine else ["tgflow"])
-
-    def disturb_once(self) -> bool:
-        """Resume until it is killed or fails by its disk; False if it finishes.
-
-        A second run of the directory may be tried meanwhile, which must be refused.
-        """
-        self.machine = self.random.choice(("", "", *ODD))
-        self._tries_second = self.random.random() < 0.2
-        before, self._starts_before = self.kills, self._starts()
-        goes_on = self.kill_once()
-        self.met[f"kills, {self.machine or 'ordinary'}"] += self.kills - before
-        self.machine = ""
-        return goes_on
-
-    def _before_kill(self, child: WarmProcess) -> None:
-        """Try a second run while the first is stopped, so that it cannot finish before."""
-        has_begun = self._starts() > self._starts_before  # and so has the directory to itself
-        if not (self._tries_second and has_begun) or child.poll() is not None:
-            return
-        child.send_signal(signal.SIGSTOP)
-        while child.poll() is None and _state_of(child) != "T":
-            time.sleep(0.001)
-        if child.poll() is not None or not self._is_locked():
-            return  # it had finished, except for its process exit
-        second = self._started(["tgflow"])
-        out, _ = second.communicate(timeout=120)
-        assert second.returncode == LOCKED, out
-        self.met["second runs"] += 1
-
-    def _is_locked(self) -> bool:
-        """Return whether a run holds the lock of the directory."""
-        try:
-            RunLock(self.out / ".lock").release()
-        except Locked:
-            return True
-        return False
-
-    def _check_end(self, child: WarmProcess, out: str) -> bool:
-        """Return whether a process that was not killed has work left."""
-        if child.returncode == DISK and self.machine in ("full", "read-only"):
-            self.met[f"ends, {self.machine}"] += 1
-            return True
-        return super()._check_end(child, out)
-
-
-def _state_of(child: WarmProcess) -> str:
-    """Return the Linux state letter of a process; "T" is stopped."""
-    return stat_of(child.pid)[0]

@@ -19,10 +19,8 @@ from __future__ import annotations
 import os
 import shutil
 import traceback
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from operator import attrgetter
 
 import pyarrow as pa
 import torch
@@ -36,7 +34,7 @@ from tgflow.checkpoint.durable.log import DurableLog
 Tree = dict[str, bytes | None]
 """Content by path relative to the root; None for a directory."""
 
-DATA_MODES: dict[str, Callable[[bytes], bytes]] = {
+DATA_MODES = {
     "kept": lambda tail: tail,
     "lost": lambda tail: b"",
     "half": lambda tail: tail[: len(tail) // 2],
@@ -56,7 +54,7 @@ class CrashState:
     data_mode: str
     names_kept: tuple[int, ...]
 
-    def write_to(self, directory: Path) -> None:
+    def write_to(self, directory):
         """Replace the contents of `directory` by the crash state."""
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
@@ -67,7 +65,7 @@ class CrashState:
             else:
                 (directory / name).write_bytes(content)
 
-    def describe(self) -> str:
+    def describe(self):
         """Return the operations that led here, for a failing test."""
         last = "\n  ".join(self.operations[-12:])
         return (
@@ -77,86 +75,84 @@ class CrashState:
 
 
 class RecordingFs(RealFs):
-    """A file system that records operations within `root`.
+    """A file system that records operations within `root`; what it holds now counts as synced.
 
-    Args:
-        root: A directory; what it holds now counts as synced.
-        fail: Called with each operation's text before it is done; may raise `OSError`.
+    `fail` is called with each operation's text before it is done, and may raise `OSError`.
     """
 
-    def __init__(self, root: Path, fail: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, root, fail=lambda _: None):
         self.root = root
         self.before = {
             self._name(path): path.read_bytes() if path.is_file() else None
             for path in root.rglob("*")
         }
-        self.operations: list[tuple[Any, ...]] = []
-        self._paths: dict[int, str] = {}
+        self.operations = []
+        self._paths = {}
         self._fail = fail
 
-    def note(self, text: str) -> None:
+    def note(self, text):
         """Record what the writer has acknowledged."""
         self.operations.append(("note", text))
 
-    def create(self, path: Path) -> int:
+    def create(self, path):
         self._record("create", path)
         fd = super().create(path)
         self._paths[fd] = self._name(path)
         return fd
 
-    def append_to(self, path: Path) -> int:
+    def append_to(self, path):
         self._record("open", path)
         fd = super().append_to(path)
         self._paths[fd] = self._name(path)
         return fd
 
-    def write(self, fd: int, data: bytes | memoryview) -> None:
+    def write(self, fd, data):
         """Write in two steps, since a crash may happen in between."""
         half = memoryview(data).cast("B")[: len(data) // 2]
         for part in (half, memoryview(data).cast("B")[len(half) :]):
             self._record("write", self._paths[fd], bytes(part))
             super().write(fd, part)
 
-    def sync(self, fd: int) -> None:
+    def sync(self, fd):
         self._record("sync", self._paths[fd])
 
-    def close(self, fd: int) -> None:
+    def close(self, fd):
         del self._paths[fd]
         super().close(fd)
 
-    def truncate(self, path: Path, size: int) -> None:
+    def truncate(self, path, size):
         self._record("truncate", path, size)
         os.truncate(path, size)
 
-    def make_directory(self, path: Path) -> None:
+    def make_directory(self, path):
         self._record("mkdir", path)
         super().make_directory(path)
 
-    def link(self, source: Path, target: Path) -> None:
+    def link(self, source, target):
         self._record("link", source, self._name(target))
         super().link(source, target)
 
-    def rename(self, source: Path, target: Path) -> None:
+    def rename(self, source, target):
         self._record("rename", source, self._name(target))
         super().rename(source, target)
 
-    def unlink(self, path: Path) -> None:
+    def unlink(self, path):
         self._record("unlink", path)
         super().unlink(path)
 
-    def remove_directory(self, path: Path) -> None:
+    def remove_directory(self, path):
         for entry in sorted(path.iterdir()):
             self.unlink(entry)
         self._record("unlink", path)
         path.rmdir()
 
-    def sync_directory(self, path: Path) -> None:
+    def sync_directory(self, path):
         self._record("sync_directory", path)
 
-    def _name(self, path: Path) -> str:
+    def _name(self, path):
         return path.relative_to(self.root).as_posix()
 
-    def _record(self, kind: str, path: Path | str, *more: Any) -> None:
+    def _record(self, kind, path, *more):
         name = path if isinstance(path, str) else self._name(path)
         self._fail(f"{kind} {name}")
         self.operations.append((kind, name, *more))
@@ -178,9 +174,9 @@ _Change = list[tuple[_Inode, str, _Inode | None]]
 class _Disk:
     """The file system as programs see it, and its durable part."""
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree):
         self.root = _Inode(names={})
-        self.pending: list[_Change] = []
+        self.pending = []
         self.seen = {".": self.root}
         """All paths, as programs see them."""
         for name in sorted(tree):
@@ -189,7 +185,7 @@ class _Disk:
             self._change((name, inode))
         self._sync_names(lambda change: True)
 
-    def do(self, kind: str, name: str, *more: Any) -> None:
+    def do(self, kind, name, *more):
         """Apply one recorded operation."""
         seen = self.seen
         match kind, more:
@@ -219,14 +215,14 @@ class _Disk:
                 directory = seen[name]
                 self._sync_names(lambda change: any(part[0] is directory for part in change))
 
-    def _sync_names(self, is_synced: Callable[[_Change], bool]) -> None:
+    def _sync_names(self, is_synced):
         for change in filter(is_synced, self.pending):
-            _apply(change, _names)
+            _apply(change, attrgetter("names"))
         self.pending = [change for change in self.pending if not is_synced(change)]
 
-    def _change(self, *names: tuple[str, _Inode | None]) -> None:
+    def _change(self, *names):
         """Point names at other inodes, or remove them."""
-        change: _Change = []
+        change = []
         for name, inode in names:
             parent, _, last = name.rpartition("/")
             change.append((self.seen[parent or "."], last, inode))
@@ -236,18 +232,18 @@ class _Disk:
                 self.seen[name] = inode
         self.pending.append(change)
 
-    def after(self, kept: Sequence[int], mode: str) -> Tree:
+    def after(self, kept, mode):
         """Return the state with some pending changes, and unsynced data by `mode`."""
-        changed: dict[int, dict[str, _Inode]] = {}
+        changed = {}
 
-        def names_of(inode: _Inode) -> dict[str, _Inode]:
-            return changed.setdefault(id(inode), dict(_names(inode)))
+        def names_of(inode):
+            return changed.setdefault(id(inode), dict(inode.names))
 
         for i in kept:
             _apply(self.pending[i], names_of)
-        tree: Tree = {}
+        tree = {}
 
-        def walk(directory: _Inode, prefix: str) -> None:
+        def walk(directory, prefix):
             for name, inode in names_of(directory).items():
                 if inode.names is None:
                     tail = DATA_MODES[mode](inode.data[inode.synced :])
@@ -260,12 +256,7 @@ class _Disk:
         return tree
 
 
-def _names(directory: _Inode) -> dict[str, _Inode]:
-    assert directory.names is not None
-    return directory.names
-
-
-def _apply(change: _Change, names_of: Callable[[_Inode], dict[str, _Inode]]) -> None:
+def _apply(change, names_of):
     for directory, name, inode in change:
         names = names_of(directory)
         if inode is None:
@@ -274,7 +265,7 @@ def _apply(change: _Change, names_of: Callable[[_Inode], dict[str, _Inode]]) -> 
             names[name] = inode
 
 
-def crash_states(fs: RecordingFs) -> Iterator[CrashState]:
+def crash_states(fs):
     """Yield each distinct crash state of the operations of `fs`."""
     disk, notes, texts, seen = _Disk(fs.before), [], [], set()
     for kind, name, *more in [("note", None), *fs.operations]:
@@ -293,7 +284,7 @@ def crash_states(fs: RecordingFs) -> Iterator[CrashState]:
                     yield CrashState(tree, tuple(notes), tuple(texts), mode, kept)
 
 
-def _subsets(count: int) -> list[tuple[int, ...]]:
+def _subsets(count):
     """Return subsets of `count` changes that may be durable: a prefix, all but one, or only one."""
     everything = tuple(range(count))
     found = [everything[:stop] for stop in range(count + 1)]
@@ -305,24 +296,22 @@ def _subsets(count: int) -> list[tuple[int, ...]]:
 class Quick(RealFs):
     """Reads need nothing durable."""
 
-    def sync(self, fd: int) -> None:
+    def sync(self, fd):
         pass
 
-    def sync_directory(self, path: Path) -> None:
+    def sync_directory(self, path):
         pass
 
-    def truncate(self, path: Path, size: int) -> None:
+    def truncate(self, path, size):
         os.truncate(path, size)
 
 
-def of(notes: Sequence[str], kind: str) -> list[int]:
+def of(notes, kind):
     """Return the numbers noted as `kind`, as in "synced 3"."""
     return [int(note.split()[1]) for note in notes if note.startswith(kind)]
 
 
-def explore(
-    fs: RecordingFs, check: Callable[[CrashState, Path], None], directory: Path, known: int = 0
-) -> int:
+def explore(fs, check, directory, known=0):
     """Check every state with more than `known` notes; return their number.
 
     A quick run checks every fourth.
@@ -477,11 +466,7 @@ def forked(act):
 
 
 def outcome_of(_, point, spec, directory):
-    """In a separate process: create, write with a fault, check, write without, check again.
-
-    Returns:
-        Exit status of each of the two writing forks.
-    """
+    """Create, write with a fault, check, write without, check again; return both exit statuses."""
     what = point.split(".")[0]
     make, write, check = CASES[what]
     target, path = directory / what, directory / "notes"

@@ -4,15 +4,13 @@
 with tensors that are not the CPU's, so that code which mixes them up fails.
 """
 
-from collections.abc import Callable, Iterator
-
 import pytest
 import torch
 
 from helpers.emulator import tensors
 from helpers.emulator.device import EmulatedDevice
 from tgflow.cuda.device import Device, register_device
-from tgflow.graph import TemporalGraph, sampling
+from tgflow.graph import sampling
 from tgflow.graph.sampling import Neighbors
 
 HAS_CUDA = torch.cuda.is_available()
@@ -28,18 +26,18 @@ for_each_device = pytest.mark.parametrize("device", ["cpu", apart, cuda])
 for_each_gpu = pytest.mark.parametrize("gpu", [apart, cuda])
 
 
-def opened(device: str) -> str | EmulatedDevice:
+def opened(device):
     """The `device` argument of `TemporalGraph` for this device."""
     return EmulatedDevice.apart() if device == "apart" else device
 
 
-def device_of(gpu: str) -> Device:
+def device_of(gpu):
     """The device object."""
     device = opened(gpu)
     return Device(torch.device(device)) if isinstance(device, str) else device
 
 
-def place_of(device: str | None) -> torch.device:
+def place_of(device):
     """The torch device of the tensors that this device reads; the CPU for None."""
     if device == "apart":
         register_device(EmulatedDevice.apart())
@@ -47,17 +45,17 @@ def place_of(device: str | None) -> torch.device:
     return torch.device("cuda" if device == "cuda" else "cpu")
 
 
-def on_cpu(found: Neighbors) -> Neighbors:
+def on_cpu(found):
     if found.nodes.is_cpu:
         return found
     return Neighbors(found.nodes.cpu(), found.t.cpu(), found.eid.cpu(), found.count.cpu())
 
 
-def at_home(sample: Callable[..., Neighbors]) -> Callable[..., Neighbors]:
+def at_home(sample):
     """The sampler, its queries moved to the graph's device and its answers to the CPU."""
 
-    def asked(graph: TemporalGraph, *queries: object, **options: object) -> Neighbors:
-        def moved(value: object) -> object:
+    def asked(graph, *queries, **options):
+        def moved(value):
             return value.to(graph.device) if isinstance(value, torch.Tensor) else value
 
         there = {name: moved(value) for name, value in options.items()}
@@ -72,7 +70,7 @@ sample_neighbors = at_home(sampling.sample_neighbors)
 
 
 @pytest.fixture
-def without_autograd_threads() -> Iterator[None]:
+def without_autograd_threads():
     """An emulated device has no autograd thread."""
     with torch.autograd.set_multithreading_enabled(False):
         yield

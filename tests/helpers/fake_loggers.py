@@ -5,9 +5,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar
-
-import pytest
+from typing import ClassVar
 
 
 class FakeWriter:
@@ -15,7 +13,7 @@ class FakeWriter:
 
     shown: ClassVar[dict[str, list[tuple[int, str, float]]]] = defaultdict(list)
 
-    def __init__(self, log_dir: str, purge_step: int | None) -> None:
+    def __init__(self, log_dir, purge_step):
         self._log_dir, self._is_open = log_dir, True
         if purge_step is not None:
             kept = [each for each in self.shown[log_dir] if each[0] < purge_step]
@@ -24,21 +22,21 @@ class FakeWriter:
         self._file = Path(log_dir, f"events.out.tfevents.{time.time_ns()}")
         self._file.touch()
 
-    def add_scalar(self, tag: str, value: float, global_step: int) -> None:
+    def add_scalar(self, tag, value, global_step):
         assert self._is_open
         self.shown[self._log_dir].append((global_step, tag, value))
         self._file.write_bytes(self._file.read_bytes() + bytes(50))
 
-    def flush(self) -> None:
+    def flush(self):
         assert self._is_open
 
-    def close(self) -> None:
+    def close(self):
         self._is_open = False
 
 
-def fake_tensorboard(monkeypatch: pytest.MonkeyPatch) -> type[FakeWriter]:
+def fake_tensorboard(monkeypatch):
     """Redirect TensorBoard logging to `FakeWriter.shown`."""
-    module: Any = ModuleType("torch.utils.tensorboard")
+    module = ModuleType("torch.utils.tensorboard")
     module.SummaryWriter = FakeWriter
     monkeypatch.setitem(sys.modules, module.__name__, module)
     FakeWriter.shown.clear()

@@ -19,9 +19,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 FS = "tgflow.checkpoint.durable.fs:RealFs"
 LOG = "tgflow.checkpoint.durable.log:DurableLog"
@@ -91,7 +89,7 @@ REFUSED = {
 POINTS = DURABLE | BETWEEN_RANKS | REFUSED
 
 
-def arm(spec: str) -> None:
+def arm(spec):
     """Replace the armed faults by `spec`; "" disarms all."""
     while _undo:
         _undo.pop()()
@@ -100,18 +98,18 @@ def arm(spec: str) -> None:
         call_at(name, int(count), _action(name, kind))
 
 
-def call_at(name: str, count: int, act: Callable[[], None]) -> None:
+def call_at(name, count, act):
     """Call `act` at the `count`-th hit of a point, until all is disarmed."""
     _wrap(POINTS[name], _counted(count, act))
 
 
-def _wrap(point: Point, meet: Callable[[], None]) -> None:
+def _wrap(point, meet):
     """Inject the fault at a point until all is disarmed."""
     owner, name = _resolve(point.target)
     was = getattr(owner, name)
 
     @functools.wraps(was)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args, **kwargs):
         is_it = point.caller in {"", _caller()}
         if is_it and not point.is_after:
             meet()
@@ -124,7 +122,7 @@ def _wrap(point: Point, meet: Callable[[], None]) -> None:
     _undo.append(lambda: setattr(owner, name, was))
 
 
-def _caller() -> str:
+def _caller():
     """Return the caller of a wrapped function, which may be wrapped several times."""
     depth = 2
     while sys._getframe(depth).f_code.co_qualname == "_wrap.<locals>.call":
@@ -132,16 +130,16 @@ def _caller() -> str:
     return sys._getframe(depth).f_code.co_qualname
 
 
-def _resolve(target: str) -> tuple[Any, str]:
+def _resolve(target):
     module, _, path = target.partition(":")
     *owners, name = path.split(".")
     return functools.reduce(getattr, owners, importlib.import_module(module)), name
 
 
-def _counted(count: int, act: Callable[[], None]) -> Callable[[], None]:
+def _counted(count, act):
     left = count
 
-    def meet() -> None:
+    def meet():
         nonlocal left
         left -= 1
         if left == 0:
@@ -150,10 +148,10 @@ def _counted(count: int, act: Callable[[], None]) -> Callable[[], None]:
     return meet
 
 
-def _action(name: str, kind: str) -> Callable[[], None]:
+def _action(name, kind):
     if kind.startswith("delay="):
         return functools.partial(time.sleep, float(kind.removeprefix("delay=")))
-    actions: dict[str, Callable[[], None]] = {
+    actions = {
         "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
         "raise": lambda: _raise(InjectedFault(f"injected at {name}")),
         "enospc": lambda: _raise(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)),
@@ -162,11 +160,11 @@ def _action(name: str, kind: str) -> Callable[[], None]:
     return actions[kind]
 
 
-def _raise(error: Exception) -> None:
+def _raise(error):
     raise error
 
 
-_undo: list[Callable[[], None]] = []
+_undo = []
 
 if __name__ == "__main__":
     from tgflow.cli import main

@@ -1,7 +1,6 @@
 """Generated files, also in the formats of TGB and RelBench, and reading them completely."""
 
 import pickle
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -74,7 +73,7 @@ NUM_USERS = 6
 NUM_ITEMS = 8
 
 
-def jodie_rows(num: int = 120, seed: int = 3) -> list[Row]:
+def jodie_rows(num=120, seed=3):
     """Return users and items, counted apart from 0, at times that tie; one user comes late."""
     rng = np.random.default_rng(seed)
     late = NUM_USERS - 1
@@ -85,13 +84,13 @@ def jodie_rows(num: int = 120, seed: int = 3) -> list[Row]:
     return list(zip(users.tolist(), items.tolist(), t.tolist(), strict=True))
 
 
-def shifted(rows: list[Row]) -> list[Row]:
+def shifted(rows):
     """Return the rows as TGB numbers them: items after users."""
     first = max(src for src, _, _ in rows) + 1
     return [(src, dst + first, t) for src, dst, t in rows]
 
 
-def negatives_of(part: list[Row], events: list[Row], num: int = 4) -> dict[Row, np.ndarray]:
+def negatives_of(part, events, num=4):
     """Return up to `num` negatives of each event of a part, by the rule of TGB's generator.
 
     Half are destinations that the source had in training, the others any; none is one that it has
@@ -116,14 +115,14 @@ def negatives_of(part: list[Row], events: list[Row], num: int = 4) -> dict[Row, 
     return negatives
 
 
-def parts_of(rows: list[Row]) -> tuple[list[Row], list[Row]]:
+def parts_of(rows):
     """Return the rows of validation and of the test, by the quantiles of time."""
     val_time, test_time = np.quantile([t for _, _, t in rows], [0.70, 0.85])
     val = [row for row in rows if val_time < row[2] <= test_time]
     return val, [row for row in rows if row[2] > test_time]
 
 
-def write_tgb(folder: Path, rows: list[Row] | None = None, protocol: int = 4) -> list[Row]:
+def write_tgb(folder, rows=None, protocol=4):
     """Write tgbl-made's three files; return its rows as TGB numbers them."""
     folder.mkdir(exist_ok=True)
     rows = jodie_rows() if rows is None else rows
@@ -137,7 +136,7 @@ def write_tgb(folder: Path, rows: list[Row] | None = None, protocol: int = 4) ->
     return events
 
 
-def write_relbench(folder: Path, events: list[Row], is_bipartite: bool = True) -> None:
+def write_relbench(folder, events, is_bipartite=True):
     """Write events, as TGB numbers them, and negatives in the layout of RelBench's export."""
     (folder / "db").mkdir(parents=True)
     (folder / "negatives").mkdir()

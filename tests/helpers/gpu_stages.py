@@ -17,8 +17,8 @@ import shutil
 import subprocess
 import sys
 import time
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator, Sequence
+from argparse import ArgumentParser
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -67,7 +67,7 @@ class Step:
     passes: int = 0
     """Exit status of success."""
 
-    def run(self, logs: Path, most_s: float = MOST_SECONDS) -> str:
+    def run(self, logs, most_s=MOST_SECONDS):
         """Run the command and return its status; at its limit all that it started is killed."""
         limit_s = min(self.limit_s, int(most_s))
         log = self.log(logs)
@@ -84,18 +84,18 @@ class Step:
         status = {self.passes: "passed", -9: f"not done after {limit_s} s"}
         return status.get(done.returncode, f"failed with status {done.returncode}")
 
-    def log(self, logs: Path) -> Path:
+    def log(self, logs):
         """Return the path of its log."""
         return logs / f"{self.name.replace(' ', '-')}.log"
 
 
-def with_core(**more: str) -> dict[str, str]:
+def with_core(**more):
     """Return the environment with the packages of the build stage."""
     paths = os.pathsep.join(map(str, (BUILT, ROOT / "tests", ROOT)))
     return {"PYTHONSAFEPATH": "1", "PYTHONPATH": paths} | more
 
 
-def build(given: Namespace) -> Iterator[Step]:
+def build(given):
     """Install the given wheels, then the core."""
     shutil.rmtree(BUILT, ignore_errors=True)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--no-index"]
@@ -107,7 +107,7 @@ def build(given: Namespace) -> Iterator[Step]:
     yield Step("build core", [*pip, *options], MOST_SECONDS - 120, built_in)
 
 
-def missing(stages: Sequence[str], wheels: Path | None) -> list[str]:
+def missing(stages, wheels):
     """Return the packages that the stages need and neither Python nor the wheels have."""
     builds = "build" in stages
     there = {file.name.partition("-")[0] for file in wheels.glob("*.whl")} if wheels else set()
@@ -117,33 +117,33 @@ def missing(stages: Sequence[str], wheels: Path | None) -> list[str]:
     return [name for name in wanted if name not in there and find_spec(name) is None]
 
 
-def smoke(_: Namespace) -> Iterator[Step]:
+def smoke(_):
     """Show the driver, compile all kernels, and run each of them once."""
     yield Step("smoke driver", ["nvidia-smi"], 30)
     yield Step("smoke compile", [sys.executable, "-m", "tgflow.cuda.warm"], 180, with_core())
     yield Step("smoke run", SMALL_RUN, 240, with_core())
 
 
-def tests(_: Namespace) -> Iterator[Step]:
+def tests(_):
     """Run the GPU tests except the long ones."""
     marked = ["-m", "gpu and not slow", "--maxfail=30", "--timeout=90"]
     yield Step("tests", [*PYTEST, *SIDE_BY_SIDE, *marked, *gpu_tests()], 480, with_core())
 
 
-def long(_: Namespace) -> Iterator[Step]:
+def long(_):
     """Run the long tests that need a GPU: further cases."""
     marked = ["-m", "gpu and slow", "--maxfail=30", "--timeout=240"]
     yield Step("long", [*PYTEST, *SIDE_BY_SIDE, *marked, *gpu_tests()], 480, with_core())
 
 
-def gpu_tests() -> list[str]:
+def gpu_tests():
     """Return the files with GPU tests."""
     files = sorted((ROOT / "tests").rglob("test_*.py"))
     found = [path for path in files if ON_GPU.search(path.read_text(encoding="utf-8"))]
     return [str(path.relative_to(ROOT)) for path in found]
 
 
-def sanitize(given: Namespace) -> Iterator[Step]:
+def sanitize(given):
     """Find bad accesses, races and bad barriers of kernels changed since a commit, or of all."""
     sanitizer = shutil.which("compute-sanitizer")
     if sanitizer is None:
@@ -163,7 +163,7 @@ def sanitize(given: Namespace) -> Iterator[Step]:
         yield Step(f"sanitize {tool}", [*command, "--no-capture"], limit_s, with_core(**uncached))
 
 
-def kernel_names(base: str | None = None) -> list[str]:
+def kernel_names(base=None):
     """Return the unmangled names of all kernels, or of those changed since a commit."""
     files = sorted((ROOT / "csrc" / "cuda").glob("*.cu"))
     if base is not None:
@@ -180,7 +180,7 @@ def kernel_names(base: str | None = None) -> list[str]:
     return [name for text in texts for name in KERNEL.findall(text)] + several
 
 
-def measured(benches: Sequence[tuple[str, str, int]], data: Path | None = None) -> Iterator[Step]:
+def measured(benches, data=None):
     """Run benchmarks on the GPU alone, on a stream; the rows of each go to a separate file."""
     stream = [] if data is None else ["--data", str(data)]
     for number, (name, options, limit_s) in enumerate(benches):
@@ -189,7 +189,7 @@ def measured(benches: Sequence[tuple[str, str, int]], data: Path | None = None) 
         yield Step(f"bench {name}", command, limit_s, with_core(), f"rows/{number}-{name}.json")
 
 
-STAGES: dict[str, Callable[[Namespace], Iterator[Step]]] = {
+STAGES = {
     "build": build,
     "smoke": smoke,
     "first": lambda given: measured(FIRST, given.data),
@@ -202,14 +202,14 @@ STAGES: dict[str, Callable[[Namespace], Iterator[Step]]] = {
 """By what their results are worth, where there is not the time for all."""
 
 
-def archive(logs: Path) -> None:
+def archive(logs):
     """Pack the logs into one file in $OUT, from which a machine may return only a few files."""
     if os.environ.get("OUT"):
         packed = shutil.make_archive(str(logs.with_name("log")), "gztar", logs)
         shutil.move(packed, Path(os.environ["OUT"]) / "log.tar.gz")
 
 
-def run(steps: Iterator[Step], logs: Path, seconds: float = math.inf) -> list[tuple[str, bool]]:
+def run(steps, logs, seconds=math.inf):
     """Run steps in sequence, all within `seconds`; return a line for each, and if it failed."""
     ended, deadline = [], time.monotonic() + seconds
     for step in steps:
@@ -227,7 +227,7 @@ def run(steps: Iterator[Step], logs: Path, seconds: float = math.inf) -> list[tu
     return ended
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments=None):
     """Run the command line; returns the exit code."""
     parser = ArgumentParser(prog="gpu_stages.py", description=__doc__)
     parser.add_argument("stages", nargs="*", choices=[[], *STAGES], help="default: all of them")

@@ -26,9 +26,7 @@ SMALL = {"max_partition_fetch_bytes": 8192}
 def producer(broker, **options):
     from kafka import KafkaProducer
 
-    settings = {"linger_ms": 20, "metrics_enabled": False} | dict(
-        getattr(broker, "producer_options", {})
-    )
+    settings = {"linger_ms": 20, "metrics_enabled": False}
     if broker.api_version:
         settings["api_version"] = broker.api_version
     return KafkaProducer(bootstrap_servers=broker.servers, **(settings | options))

@@ -1,28 +1,24 @@
 """Kernels of samplers and layers, called with made arguments."""
 
-from __future__ import annotations
-
 import ctypes
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from tgflow import EventBatch, _core
+from tgflow import _core
 from tgflow.cuda import structs
 from tgflow.cuda.structs import NeighborRows, QueryArgs
 from tgflow.graph.batch import Block
 from tgflow.graph.sampling import Neighbors
 from tgflow.nn import TimeEncoding
 from tgflow.nn._native import gru_step, has_bfloat16
-from tgflow.nn.attention import Attended
 
 EVERYTHING = 2**63 - 1
 
 
-def sample(kernels, store, nodes, t, k, before=None, key=None, shape=(3, 64)) -> Neighbors:
+def sample(kernels, store, nodes, t, k, before=None, key=None, shape=(3, 64)):
     """Sample `recent` without a key, else `uniform`. Slots are poisoned first."""
     queries, rows, out = prepared(nodes, t, k, before)
     where = ctypes.c_uint64(store.snapshot.data_ptr()), ctypes.c_uint64(0)
@@ -34,17 +30,17 @@ def sample(kernels, store, nodes, t, k, before=None, key=None, shape=(3, 64)) ->
     return out
 
 
-def staging(events: EventBatch) -> Callable[[Tensor], tuple[int, int]]:
+def staging(events):
     """Return what `DeviceStore.reserve` calls for events that no log has to have."""
 
-    def stage(rows: Tensor) -> tuple[int, int]:
+    def stage(rows):
         torch.stack([events.src, events.dst, events.t], out=rows)
         return int(events.src.max()), int(events.dst.max())
 
     return stage
 
 
-def prepared(nodes, t, k, before=None) -> tuple[QueryArgs, NeighborRows, Neighbors]:
+def prepared(nodes, t, k, before=None):
     size = len(nodes)
     out = Neighbors(*torch.full((3, size, k), -99), torch.full((size,), -99, dtype=torch.int32))
     queries = QueryArgs(nodes.data_ptr(), t.data_ptr(), 0, EVERYTHING, size)
@@ -56,7 +52,7 @@ def prepared(nodes, t, k, before=None) -> tuple[QueryArgs, NeighborRows, Neighbo
     return queries, NeighborRows(*(column.data_ptr() for column in columns), k), out
 
 
-def assert_equal(got: Neighbors, expected: Neighbors) -> None:
+def assert_equal(got, expected):
     for name in ("nodes", "t", "eid", "count"):
         one, other = getattr(got, name), getattr(expected, name)
         if one.dtype != other.dtype or not torch.equal(one, other):  # ten times faster
@@ -69,9 +65,7 @@ WIDTHS = [(8, 12, 4), (100, 172, 100), (5, 3, 7), (130, 0, 33), (0, 1, 3), (0, 4
 """Widths of node inputs, edge features and time encodings."""
 
 
-def made_block(
-    size: int, k: int, below: int, x_dim: int, *, seed: int, dtype: torch.dtype = torch.float64
-) -> Block:
+def made_block(size, k, below, x_dim, *, seed, dtype=torch.float64):
     """A block with gaps anywhere, and with a first target that has no neighbors."""
     generator = torch.Generator().manual_seed(seed)
     mask = torch.rand(size, k, generator=generator) < 0.7
@@ -103,22 +97,22 @@ class AttentionCase:
     @classmethod
     def made(
         cls,
-        size: int,
-        k: int,
-        widths: tuple[int, int, int],
+        size,
+        k,
+        widths,
         *,
-        heads: int = 2,
-        below: int = 9,
-        shared: bool = False,
-        dropped: bool = True,
-        seed: int = 0,
-        dtype: torch.dtype = torch.float32,
-    ) -> AttentionCase:
+        heads=2,
+        below=9,
+        shared=False,
+        dropped=True,
+        seed=0,
+        dtype=torch.float32,
+    ):
         """Return a case with inputs of widths h_dim, x_dim and time_dim."""
         generator = torch.Generator().manual_seed(seed)
         h_dim, x_dim, time_dim = widths
 
-        def normal(*shape: int) -> Tensor:
+        def normal(*shape):
             return torch.randn(shape, generator=generator, dtype=dtype)
 
         query = normal(heads, 1 if shared else size, sum(widths)) / max(sum(widths), 1) ** 0.5
@@ -131,14 +125,14 @@ class AttentionCase:
             keep if dropped else None,
         )
 
-    def with_block(self, **columns: Tensor) -> AttentionCase:
+    def with_block(self, **columns):
         """Return a copy with other columns of its block."""
         return replace(self, block=replace(self.block, **columns))
 
-    def to(self, device: torch.device) -> AttentionCase:
+    def to(self, device):
         """Return a copy on a device, with new leaf tensors."""
 
-        def moved(tensor: Tensor | None) -> Tensor | None:
+        def moved(tensor):
             if tensor is None:
                 return None
             return tensor.detach().to(device).requires_grad_(tensor.requires_grad)
@@ -150,7 +144,7 @@ class AttentionCase:
         assert query is not None
         return AttentionCase(query, moved(self.below), Block(**columns), time, moved(self.keep))
 
-    def results(self, op: Callable[..., Attended]) -> list[Tensor]:
+    def results(self, op):
         """Return the outputs of `op`, and the gradients of a loss over all of them."""
         out = op(self.query, self.below, self.block, self.time, self.keep)
         weights = torch.Generator().manual_seed(1)
@@ -163,16 +157,14 @@ class AttentionCase:
         return [part.detach() for part in (*out, *torch.autograd.grad(loss, sources))]
 
 
-def gru_results(
-    dim: int, seed: int, device: torch.device | str = "cpu", *, flagged: bool = False
-) -> list[Tensor]:
+def gru_results(dim, seed, device="cpu", *, flagged=False):
     """Return a GRU step of 37 rows with memory in wider rows, and its gradients.
 
     `flagged`: Whether every third row keeps its memory.
     """
     generator = torch.Generator().manual_seed(seed)
 
-    def normal(*shape: int) -> Tensor:
+    def normal(*shape):
         return (torch.randn(shape, generator=generator) * 3).to(device)
 
     gates, own = normal(37, 3 * dim).requires_grad_(), normal(37, dim).requires_grad_()
@@ -182,7 +174,7 @@ def gru_results(
     return [out.detach(), *torch.autograd.grad((out * normal(37, dim)).sum(), (gates, own))]
 
 
-def check_close(found: Sequence[Tensor], expected: Sequence[Tensor], terms: int = 400) -> None:
+def check_close(found, expected, terms=400):
     """Assert equality within 2e-5 of each maximum, or of 1: summation orders differ.
 
     Roundings of sums of more than 400 `terms` of any signs add up in proportion to the square root.

@@ -3,15 +3,11 @@
 import json
 import os
 import random
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from tgflow.run import runner
-from tgflow.train.observe import Callback, EpochRecord, StepRecord
+from tgflow.train.observe import Callback
 
 TIMED = (
     "seconds", "per_second", "overhead", "freshness", "lag", "elapsed", "rss", "progress",
@@ -20,12 +16,12 @@ TIMED = (
 """Name parts of metrics that depend on the clock or the machine."""
 
 
-def untimed(record: Mapping[str, Any]) -> dict[str, Any]:
+def untimed(record):
     """Return the metrics that must be equal in two equal runs."""
     return {k: v for k, v in record.items() if not any(word in k for word in TIMED)}
 
 
-def state_of(trainer: Any) -> dict[tuple[str, str], Tensor]:
+def state_of(trainer):
     """Return copies of all tensors in a trainer's checkpoint, sealed ones too, on the CPU."""
     saved = trainer.checkpoint()
     sections = saved.sections | {name: make() for name, make in saved.sealed.items()}
@@ -36,7 +32,7 @@ def state_of(trainer: Any) -> dict[tuple[str, str], Tensor]:
     }
 
 
-def assert_same_state(left: Any, right: Any, *parts: str) -> None:
+def assert_same_state(left, right, *parts):
     """Assert that two trainers are bit-identical, in some or all sections."""
     found, expected = state_of(left), state_of(right)
     assert found.keys() == expected.keys()
@@ -47,14 +43,14 @@ def assert_same_state(left: Any, right: Any, *parts: str) -> None:
 class Losses(Callback):
     """The losses and the metrics of a training, step by step or epoch by epoch."""
 
-    def __init__(self) -> None:
-        self.seen: list[Any] = []
+    def __init__(self):
+        self.seen = []
 
-    def on_epoch(self, record: EpochRecord) -> None:
+    def on_epoch(self, record):
         """Record an epoch."""
         self.seen.append((record.loss, record.val))
 
-    def on_step(self, record: StepRecord) -> None:
+    def on_step(self, record):
         """Record a micro-batch."""
         self.seen.append((record.loss, record.metrics))
 
@@ -76,7 +72,7 @@ class Killed(BaseException):
     """Raised in place of SIGKILL; not caught by tgflow."""
 
 
-def write_events(path: Path, size: int = 400, nodes: int = 20, labeled: bool = False) -> Path:
+def write_events(path, size=400, nodes=20, labeled=False):
     """Write events among a few nodes, mostly from each node to its successor.
 
     With `labeled` each has an `amount`, and `is_odd` tells whether that is odd.
@@ -93,7 +89,7 @@ def write_events(path: Path, size: int = 400, nodes: int = 20, labeled: bool = F
     return path
 
 
-def write_features(path: Path, size: int, nodes: int = 20) -> Path:
+def write_features(path, size, nodes=20):
     """Write events among a few nodes, each with two features."""
     rng = random.Random(5)
     lines = ["src,dst,t,f0,f1"]
@@ -106,7 +102,7 @@ def write_features(path: Path, size: int, nodes: int = 20) -> Path:
     return path
 
 
-def figures(run: Path):
+def figures(run):
     """Return the metrics and records of a run, without timing."""
     metrics = json.loads((run / "metrics.json").read_text())
     digest = metrics["state_sha256"]
@@ -115,7 +111,7 @@ def figures(run: Path):
     return digest, metrics, [untimed(record) for record in records]
 
 
-def same_run(left: Path, right: Path) -> None:
+def same_run(left, right):
     """Assert that two runs have bit-identical final states and records."""
     (digest, metrics, records), (other, other_metrics, other_records) = (
         figures(left),
@@ -127,14 +123,24 @@ def same_run(left: Path, right: Path) -> None:
     assert digest
 
 
-def signal_at(monkeypatch, position, number) -> None:
-    """Send a signal to this process, and at once again, when it has learned `position` events."""
-    record = runner.Runner._record
+def act_at(patch, position, act):
+    """Call `act` with the runner when a run has learned `position` events, the first time."""
+    record, left = runner.Runner._record, [position]
 
     def recording(self, step):
         record(self, step)
-        if step.stop == position:
-            os.kill(os.getpid(), number)
-            os.kill(os.getpid(), number)  # as GNU timeout
+        if step.stop in left:
+            left.clear()
+            act(self)
 
-    monkeypatch.setattr(runner.Runner, "_record", recording)
+    patch.setattr(runner.Runner, "_record", recording)
+
+
+def signal_at(monkeypatch, position, number):
+    """Send a signal to this process, and at once again, when it has learned `position` events."""
+
+    def send(_):
+        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), number)  # as GNU timeout
+
+    act_at(monkeypatch, position, send)

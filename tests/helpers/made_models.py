@@ -1,12 +1,9 @@
 """Small models of every name, with plans and scores for tests."""
 
 import dataclasses
-from typing import Any
-
-from torch import Tensor
 
 from helpers.made_streams import seeded
-from tgflow import EventBatch, Plan, TemporalGraph, TemporalModel
+from tgflow import TemporalGraph
 from tgflow.graph.tables import FeatureTable
 from tgflow.models import MODELS
 from tgflow.testing.check_model import batches_of, made_events, made_plan, scores_of  # noqa: F401
@@ -28,7 +25,7 @@ NAMES = [name for name in MODELS if name == "tgn+pairs" or not name.endswith("+p
 """Every model of a paper, and the default one."""
 
 
-def made_model(name: str, **settings: Any) -> Any:
+def made_model(name, **settings):
     """Return a small model of two edge features, the same at every call."""
     entry = MODELS[name]
     known = {field.name for field in dataclasses.fields(entry.config)}
@@ -38,17 +35,17 @@ def made_model(name: str, **settings: Any) -> Any:
     return seeded(lambda: entry.model(entry.config(**small | settings)))
 
 
-def has_parameters(name: str) -> bool:
+def has_parameters(name):
     """Whether the model has parameters."""
     return any(True for _ in made_model(name).parameters())
 
 
-def changed(events: EventBatch, **columns: Tensor) -> EventBatch:
+def changed(events, **columns):
     """Return the stream with other columns."""
     return dataclasses.replace(events, **columns)
 
 
-def plan_for(model: TemporalModel, events: EventBatch, **options: Any) -> Plan:
+def plan_for(model, events, **options):
     """Return the plan of a stream that trainers would make for `model`."""
     graph = TemporalGraph("undirected", edge_x=FeatureTable(X_DIM))
     graph.append(events)

@@ -1,11 +1,8 @@
 """Generated streams and files of them, with and without labels."""
 
-from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from tgflow import TGAT, TGN, EventBatch, SmoothedCounts
 from tgflow.models import TGATConfig, TGNConfig
@@ -14,7 +11,7 @@ NUM_USERS = 12
 NUM_ITEMS = 20
 
 
-def made_events(size: int, *, x_dim: int = 2, noise: float = 0.2, seed: int = 0) -> EventBatch:
+def made_events(size, *, x_dim=2, noise=0.2, seed=0):
     """Events of users who mostly return to their own item, with ties in time.
 
     Sources are nodes 0 to 11, destinations 12 to 31.
@@ -30,7 +27,7 @@ def made_events(size: int, *, x_dim: int = 2, noise: float = 0.2, seed: int = 0)
     return EventBatch(src, NUM_USERS + item, t, x)
 
 
-def pieces(events: EventBatch, *sizes: int) -> Iterator[EventBatch]:
+def pieces(events, *sizes):
     """Cut `events` into batches of the given sizes, over and over."""
     start = 0
     while start < len(events):
@@ -39,39 +36,39 @@ def pieces(events: EventBatch, *sizes: int) -> Iterator[EventBatch]:
             start += size
 
 
-def seeded(make: Callable[[], Any], seed: int = 0) -> Any:
+def seeded(make, seed=0):
     """Return what `make` draws from a seed, without a change to torch's generator."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return make()
 
 
-def small_tgn(seed: int = 0, **changes: Any) -> TGN:
+def small_tgn(seed=0, **changes):
     """A TGN that trains in milliseconds, with dropout."""
     widths = {"memory_dim": 8, "time_dim": 4, "embedding_dim": 8, "neighbors": 3}
-    settings: dict[str, Any] = {"edge_x_dim": 2, "dropout": 0.1, **widths}
+    settings = {"edge_x_dim": 2, "dropout": 0.1, **widths}
     settings |= {"pair_features": (), **changes}
     return seeded(lambda: TGN(TGNConfig(**settings)), seed)
 
 
-def small_tgat(seed: int = 0, **changes: Any) -> TGAT:
+def small_tgat(seed=0, **changes):
     """A TGAT of two hops that trains in milliseconds, with dropout and uniform neighbors."""
     widths = {"edge_x_dim": 2, "time_dim": 4, "embedding_dim": 8, "neighbors": 3}
-    settings: dict[str, Any] = {**widths, "pair_features": (), **changes}
+    settings = {**widths, "pair_features": (), **changes}
     return seeded(lambda: TGAT(TGATConfig(**settings)), seed)
 
 
-def small_counts(seed: int = 0, **changes: Any) -> SmoothedCounts:
+def small_counts(seed=0, **changes):
     """The count model, with the same parameters at every call."""
     return seeded(lambda: SmoothedCounts(**changes), seed)
 
 
-def with_labels(events: EventBatch, label: Tensor) -> EventBatch:
+def with_labels(events, label):
     """Return events with these labels."""
     return replace(events, label=label)
 
 
-def taking_turns(size: int, num_classes: int = 3) -> EventBatch:
+def taking_turns(size, num_classes=3):
     """Events whose labels alternate per pair: the last label is always wrong."""
     events, met = made_events(size), dict[tuple[int, int], int]()
     labels = []
@@ -81,14 +78,14 @@ def taking_turns(size: int, num_classes: int = 3) -> EventBatch:
     return with_labels(events, torch.tensor(labels))
 
 
-def by_feature(size: int) -> EventBatch:
+def by_feature(size):
     """Events whose label is the sign of the first feature: -1 or 1."""
     events = made_events(size)
     assert events.x is not None
     return with_labels(events, 2 * (events.x[:, 0] > 1).long() - 1)
 
 
-def tied(size: int, num_classes: int = 4, seed: int = 0) -> EventBatch:
+def tied(size, num_classes=4, seed=0):
     """Few nodes, many ties, labels at random, of which small ones are frequent."""
     generator = torch.Generator().manual_seed(seed)
     src, dst = torch.randint(4, (2, size), generator=generator)
@@ -97,14 +94,14 @@ def tied(size: int, num_classes: int = 4, seed: int = 0) -> EventBatch:
     return EventBatch(src, dst, t, label=label)
 
 
-def rows_of(events: EventBatch) -> list[tuple[int, int, int, int]]:
+def rows_of(events):
     """Return source, destination, time and label of each event."""
     assert events.label is not None
     columns = events.src, events.dst, events.t, events.label
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def codes_of(events: EventBatch, num_classes: int) -> list[int]:
+def codes_of(events, num_classes):
     """Return the class of each event by first occurrence, or by sign for two."""
     labels = [label for *_, label in rows_of(events)]
     if num_classes == 2:

@@ -5,8 +5,6 @@ import torch
 
 from helpers.devices import needs_apart, needs_cuda, opened, place_of
 from tgflow.graph.tables import FeatureTable
-from tgflow.nn import NodeMemory
-from tgflow.nn.memory_table import MemoryTable
 
 EVERYWHERE = [
     ("host", None),
@@ -22,19 +20,17 @@ for_each_place_that_changes = pytest.mark.parametrize(
 )
 
 
-def made(
-    placement: str, device: str | None, dim: int, dtype=torch.float32, **options
-) -> FeatureTable:
+def made(placement, device, dim, dtype=torch.float32, **options):
     gpu = None if device is None else opened(device)
     return FeatureTable(dim, dtype, placement, device=gpu, **options)
 
 
-def home(table: FeatureTable, device: str | None) -> torch.device:
+def home(table, device):
     """Device of the ids passed to this table."""
     return place_of(device)
 
 
-def some_rows(size: int, dim: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def some_rows(size, dim, dtype=torch.float32):
     generator = torch.Generator().manual_seed(size * 1000 + dim)
     if dtype == torch.bool:
         return torch.rand(size, dim, generator=generator) < 0.5
@@ -43,7 +39,7 @@ def some_rows(size: int, dim: int, dtype: torch.dtype = torch.float32) -> torch.
     return torch.randn(size, dim, generator=generator).to(dtype)
 
 
-def expected_rows(rows: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+def expected_rows(rows, ids):
     return torch.cat([rows, torch.zeros_like(rows[:1])])[ids] if len(rows) else rows[:0][ids]
 
 
@@ -58,12 +54,12 @@ for_each_memory_table = pytest.mark.parametrize(
 )
 
 
-def memory_table_of(placement: str, device: str | None, dim: int) -> MemoryTable:
+def memory_table_of(placement, device, dim):
     """An empty table; budgets are small, so that rows are moved."""
     return made(placement, device, dim, budget=100 * 4 * dim if placement == "auto" else None)
 
 
-def with_past(memory: NodeMemory, num_events: int) -> NodeMemory:
+def with_past(memory, num_events):
     """Return `memory`, configured to keep the rows overwritten by this many events."""
     memory.keep_past(num_events)
     return memory

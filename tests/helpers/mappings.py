@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 
-def mapped_kib(folder: Path, of: str) -> int:
+def mapped_kib(folder, of):
     """Return the sum of a figure of the mappings of a folder's files, which have no names."""
     found, num = False, 0
     for line in Path("/proc/self/smaps").read_text().splitlines():

@@ -9,18 +9,17 @@ import json
 import sys
 from contextlib import chdir, redirect_stdout
 from pathlib import Path
-from typing import Any
 
 
-def code_cells(notebook: dict[str, Any]) -> list[dict[str, Any]]:
+def code_cells(notebook):
     """Return the code cells of a notebook in order."""
     return [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
 
 
-def execute(path: Path) -> dict[str, Any]:
+def execute(path):
     """Return a notebook with the outputs of its cells, executed in its folder."""
-    notebook: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    names: dict[str, Any] = {"__name__": "__main__"}
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    names = {"__name__": "__main__"}
     with chdir(path.parent):
         for number, cell in enumerate(code_cells(notebook), start=1):
             cell["execution_count"] = number
@@ -28,13 +27,13 @@ def execute(path: Path) -> dict[str, Any]:
     return notebook
 
 
-def write(path: Path, notebook: dict[str, Any]) -> None:
+def write(path, notebook):
     """Write a notebook in Jupyter's format."""
     text = json.dumps(notebook, indent=1, ensure_ascii=False)
     path.write_text(text + "\n", encoding="utf-8")
 
 
-def _outputs(source: str, names: dict[str, Any], number: int) -> list[dict[str, Any]]:
+def _outputs(source, names, number):
     """Execute a cell; return its printed text and the value of its last line."""
     tree, value, printed = ast.parse(source), None, io.StringIO()
     last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
@@ -53,13 +52,13 @@ def _outputs(source: str, names: dict[str, Any], number: int) -> list[dict[str, 
     return [*([stream] if stream["text"] else []), *([] if value is None else [result])]
 
 
-def _shown(value: object) -> dict[str, list[str]]:
+def _shown(value):
     html = getattr(value, "_repr_html_", None)
     shown = {} if html is None else {"text/html": _lines(html())}
     return shown | {"text/plain": _lines(repr(value))}
 
 
-def _lines(text: str) -> list[str]:
+def _lines(text):
     return text.splitlines(keepends=True)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 import torch
@@ -11,11 +11,11 @@ from torch import Tensor
 
 from tgflow import Batch, EventBatch, Plan, TemporalGraph
 from tgflow.base.choices import CountOf
-from tgflow.graph.batch import Block, HostEvents, ReusedRows, ReuseRecord
-from tgflow.graph.counts import Count, Number, number
+from tgflow.graph.batch import Block, HostEvents, ReuseRecord
+from tgflow.graph.counts import Count, number
 from tgflow.graph.tables import FeatureTable
 from tgflow.plan import ExperienceReplay, NegativeSampler
-from tgflow.plan.padding import BatchShape, cut, paddings, shape_of
+from tgflow.plan.padding import cut, paddings, shape_of
 
 
 @dataclass(frozen=True)
@@ -34,17 +34,15 @@ class PlanSpec:
 class Distinct:
     """Values in order of first appearance."""
 
-    def __init__(self) -> None:
-        self.rows: dict[Any, int] = {}
+    def __init__(self):
+        self.rows = {}
 
-    def add(self, value: Any) -> int:
+    def add(self, value):
         """Return the row of `value`."""
         return self.rows.setdefault(value, len(self.rows))
 
 
-def recent(
-    events: EventBatch, node: int, t: int, k: int, before: int
-) -> list[tuple[int, int, int]]:
+def recent(events, node, t, k, before):
     """Return the latest `k` of `(neighbor, t, eid)` with `t_nbr < t` and `eid < before`."""
     found = []
     for eid, (src, dst, when) in enumerate(_rows(events)):
@@ -53,13 +51,13 @@ def recent(
     return found[::-1][:k]
 
 
-def batch_starts(spec: PlanSpec, eids: Sequence[int]) -> list[int]:
+def batch_starts(spec, eids):
     """Return the log position at which the batch of each event started."""
     size = spec.batch_size
     return [max(0, spec.start + (eid - spec.start) // size * size) for eid in eids]
 
 
-def expected_rows(events: EventBatch, batch: Batch, spec: PlanSpec) -> dict[str, Any]:
+def expected_rows(events, batch, spec):
     """Return the expected contents of `batch` for its events and negatives, as nested lists."""
     frontier = Distinct()
     starts = batch_starts(spec, batch.eid.tolist())
@@ -70,13 +68,13 @@ def expected_rows(events: EventBatch, batch: Batch, spec: PlanSpec) -> dict[str,
         starts = [batch.index * spec.batch_size + spec.start] * len(batch)
     times = batch.t.tolist() if spec.fanouts else [0] * len(batch)
 
-    def rows_of(nodes: list[list[int]]) -> list[list[int]]:
+    def rows_of(nodes):
         return [
             [frontier.add((node, t, start)) for node in row]
             for row, t, start in zip(nodes, times, starts, strict=True)
         ]
 
-    expected: dict[str, Any] = {
+    expected = {
         "src_row": [row for (row,) in rows_of(batch.src.unsqueeze(1).tolist())],
         "dst_row": [row for (row,) in rows_of(batch.dst.unsqueeze(1).tolist())],
         "negative_dst_row": rows_of(batch.negative_dst.tolist()),
@@ -101,22 +99,13 @@ def expected_rows(events: EventBatch, batch: Batch, spec: PlanSpec) -> dict[str,
     return expected
 
 
-def _expected_block(
-    events: EventBatch,
-    queries: list[Any],
-    *,
-    k: int,
-    end: int,
-    edges: Distinct | None,
-    spec: PlanSpec,
-    lowest: bool,
-) -> tuple[dict[str, Any], list[Any]]:
+def _expected_block(events, queries, *, k, end, edges, spec, lowest):
     below = Distinct()
 
-    def row_of(node: int, t: int, start: int) -> int:
+    def row_of(node, t, start):
         return below.add((node, 0 if lowest else t, start if spec.with_memory or not lowest else 0))
 
-    block: dict[str, Any] = {"target": [row_of(*query) for query in queries]}
+    block = {"target": [row_of(*query) for query in queries]}
     for name in ("neighbor", "mask", "dt", "eid", "edge_row"):
         block[name] = []
     if edges is None:  # and no features to find rows in
@@ -135,7 +124,7 @@ def _expected_block(
     return block, list(below.rows)
 
 
-def assert_batch_rows(batch: Batch, expected: dict[str, Any]) -> None:
+def assert_batch_rows(batch, expected):
     """Fail unless `batch` equals `expected_rows`."""
     for name, value in expected.items():
         if name == "blocks":
@@ -148,7 +137,7 @@ def assert_batch_rows(batch: Batch, expected: dict[str, Any]) -> None:
             assert getattr(batch, name).tolist() == value, name
 
 
-def assert_same_batch(a: Batch, b: Batch) -> None:
+def assert_same_batch(a, b):
     """Fail unless every field of `a` and `b` is equal, bit for bit."""
     for name in Batch.__dataclass_fields__:
         if name not in ("blocks", "host", "slice", "lent"):
@@ -167,7 +156,7 @@ def assert_same_batch(a: Batch, b: Batch) -> None:
         assert_same_reuse(block_a.reused, block_b.reused)
 
 
-def assert_same_reuse(a: ReusedRows | None, b: ReusedRows | None) -> None:
+def assert_same_reuse(a, b):
     """Fail unless the same rows are taken from the same places, and stored in the same."""
     assert (a is None) == (b is None)
     if a is None or b is None:
@@ -178,28 +167,28 @@ def assert_same_reuse(a: ReusedRows | None, b: ReusedRows | None) -> None:
         _assert_same(f"record.{name}", getattr(a.record, name), getattr(b.record, name))
 
 
-def assert_same_events(a: HostEvents, b: HostEvents) -> None:
+def assert_same_events(a, b):
     """Fail unless every field of `a` and `b` is equal."""
     for name in HostEvents.__dataclass_fields__:
         _assert_same(f"host.{name}", getattr(a, name), getattr(b, name))
 
 
-def _assert_same(name: str, a: Any, b: Any) -> None:
+def _assert_same(name, a, b):
     same = torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
     assert same, f"{name} differs: {a} and {b}"
 
 
-def _float32(value: float) -> float:
+def _float32(value):
     return torch.tensor(value, dtype=torch.float32).item()
 
 
-def _rows(events: EventBatch) -> list[tuple[int, int, int]]:
+def _rows(events):
     return list(zip(events.src.tolist(), events.dst.tolist(), events.t.tolist(), strict=True))
 
 
-def plan_of(graph: TemporalGraph, **changes: Any) -> Plan:
+def plan_of(graph, **changes):
     """Batches of ten events with two uniform hops; `changes` replace arguments."""
-    arguments: dict[str, Any] = {
+    arguments = {
         "seed": 7,
         "batch_size": 10,
         "fanouts": (3, 2),
@@ -215,7 +204,7 @@ def plan_of(graph: TemporalGraph, **changes: Any) -> Plan:
 UNIX_NANOSECONDS = 1_600_000_000_000_000_000
 
 
-def tied_events(size: int, num_nodes: int = 30, x_dim: int = 3, seed: int = 0) -> EventBatch:
+def tied_events(size, num_nodes=30, x_dim=3, seed=0):
     """Events with ties, self-loops and repeated pairs."""
     g = torch.Generator().manual_seed(seed)
     src, dst = torch.randint(num_nodes, (2, size), generator=g).unbind(0)
@@ -224,12 +213,12 @@ def tied_events(size: int, num_nodes: int = 30, x_dim: int = 3, seed: int = 0) -
     return EventBatch(src.contiguous(), dst.contiguous(), t, x)
 
 
-def recent_plan(graph: TemporalGraph, **changes: Any) -> Plan:
+def recent_plan(graph, **changes):
     """Batches of ten events with one hop of recent neighbors."""
     return plan_of(graph, **{"fanouts": (3,), "strategy": "recent", "counts": ()} | changes)
 
 
-VARIANTS: list[dict[str, Any]] = [
+VARIANTS = [
     {},
     {"visibility": "batch", "replay": ExperienceReplay(0.7, 60, 20.0)},
     {"fanouts": (3, 2), "strategy": "uniform", "with_memory": False},
@@ -250,7 +239,7 @@ each_variant = pytest.mark.parametrize("variant", VARIANTS)
 
 
 @st.composite
-def plans(draw: st.DrawFn) -> tuple[EventBatch, dict[str, Any]]:
+def plans(draw):
     size = draw(st.integers(1, 40))
     node = st.integers(0, 6)
     src, dst = (draw(st.lists(node, min_size=size, max_size=size)) for _ in "ab")
@@ -275,7 +264,7 @@ def plans(draw: st.DrawFn) -> tuple[EventBatch, dict[str, Any]]:
     return EventBatch(torch.tensor(src), torch.tensor(dst), t, x), changes
 
 
-def spec_of(plan: Plan) -> PlanSpec:
+def spec_of(plan):
     draws = plan.draws
     return PlanSpec(
         draws.batch_size, draws.fanouts, draws.visibility, draws.with_memory, draws.start,
@@ -283,14 +272,7 @@ def spec_of(plan: Plan) -> PlanSpec:
     )  # fmt: skip
 
 
-def made_batch(
-    events: EventBatch,
-    index: int,
-    batch_size: int,
-    fanouts: Sequence[int],
-    *,
-    node_x: Tensor | None = None,
-) -> Batch:
+def made_batch(events, index, batch_size, fanouts, *, node_x=None):
     """Return batch `index` of a stream, with recent neighbors as of the batch's start."""
     table = None if node_x is None else FeatureTable.from_tensor(node_x)
     graph = TemporalGraph.from_events(events, node_x=table)
@@ -307,11 +289,11 @@ def made_batch(
     return plan.batch(0, index)
 
 
-def pad(batch: Batch, shape: BatchShape) -> Batch:
+def pad(batch, shape):
     """Return `batch` padded to `shape`; existing rows are unchanged."""
     found = paddings(batch, shape)
 
-    def longer(column: Tensor) -> Tensor:
+    def longer(column):
         if id(column) not in found:
             return column
         rows, fill = found[id(column)]
@@ -321,7 +303,7 @@ def pad(batch: Batch, shape: BatchShape) -> Batch:
     return batch.map(longer)
 
 
-def assert_same_but_for_padding(padded: Batch, exact: Batch) -> None:
+def assert_same_but_for_padding(padded, exact):
     """Fail unless `padded` is `exact` followed by padding, as `Batch` describes."""
     there, shape = padded.to("cpu"), shape_of(exact)
     assert_same_batch(cut(there, shape), exact)
@@ -336,7 +318,7 @@ def assert_same_but_for_padding(padded: Batch, exact: Batch) -> None:
             assert column is None or not column[rows:].any()
 
 
-def assert_on(device: torch.device, batch: Batch) -> None:
+def assert_on(device, batch):
     """Fail unless all tensors of a batch are on `device`, and its `host` is on the CPU."""
     parts = (batch, *batch.blocks)
     names = [(part, name) for part in parts for name in type(part).__dataclass_fields__]
@@ -346,8 +328,8 @@ def assert_on(device: torch.device, batch: Batch) -> None:
     assert batch.host.eid.is_cpu
 
 
-KINDS: tuple[CountOf, ...] = get_args(CountOf)
-OF_SOURCE: tuple[CountOf, ...] = ("pair", "src", "src_new", "src_switch", "own_transition")
+KINDS = get_args(CountOf)
+OF_SOURCE = ("pair", "src", "src_new", "src_switch", "own_transition")
 EVERY_LIST = [
     *(Count(of) for of in KINDS),
     *(Count(of, half_life=3.0) for of in KINDS),
@@ -359,7 +341,7 @@ EVERY_LIST = [
 ]
 
 
-def numbers_of(counts: Sequence[Count]) -> list[Number]:
+def numbers_of(counts):
     """Return num, age and decayed of each count, 0 without decay."""
     decayed = (number(0) if each.half_life is None else each.decayed for each in counts)
     rows = zip(counts, decayed, strict=True)

@@ -14,32 +14,26 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 TESTS = Path(__file__).parents[1]
 
 
-def environment() -> dict[str, str]:
+def environment():
     """Return this process's environment, with `helpers` importable."""
     path = (str(TESTS), os.environ.get("PYTHONPATH"))
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
 
 
-def stat_of(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat after the name: state, parent, and so on.
-
-    Raises:
-        OSError: If the process does not exist.
-    """
+def stat_of(pid):
+    """Return the fields of /proc/PID/stat after the name: state, parent, and so on."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
-def is_there(pid: int) -> bool:
+def is_there(pid):
     """Return whether a process is running."""
     try:
         return stat_of(pid)[0] not in "ZX"
@@ -47,13 +41,8 @@ def is_there(pid: int) -> bool:
         return False
 
 
-def children_of(parent: int, file: str) -> dict[int, bytes]:
-    """Return the running child processes of a process.
-
-    Args:
-        parent: Process id of the parent.
-        file: File in /proc whose content is returned for each: "cmdline" or "environ".
-    """
+def children_of(parent, file):
+    """Return the running child processes of a process with a file of /proc, such as "environ"."""
     found = {}
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         with suppress(OSError):
@@ -63,7 +52,7 @@ def children_of(parent: int, file: str) -> dict[int, bytes]:
     return found
 
 
-def addresses_listened_on() -> list[str]:
+def addresses_listened_on():
     """The local addresses, in hexadecimal, that sockets of this process listen on."""
     own = set()
     for descriptor in Path("/proc/self/fd").iterdir():
@@ -80,12 +69,11 @@ def addresses_listened_on() -> list[str]:
     return found
 
 
-def free_port() -> int:
+def free_port():
     """Return a free loopback port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+        return probe.getsockname()[1]
 
 
 IMPORTED_FIRST = (
@@ -97,38 +85,29 @@ IMPORTED_FIRST = (
 
 
 class WarmProcess:
-    """A fork that runs a module, with the required subset of `subprocess.Popen`.
+    """A fork that runs a module, with the required subset of `subprocess.Popen`."""
 
-    Args:
-        program: The module, and its arguments.
-        environment: Additional environment variables of every such process.
-    """
-
-    def __init__(self, program: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(self, program, environment):
         self._server = _server(tuple(sorted(environment.items())))
         with tempfile.NamedTemporaryFile(prefix="warm-", delete=False) as out:
             self._out = Path(out.name)
         self.pid = int(self._asked({"program": [*program], "out": out.name}))
-        self.returncode: int | None = None
+        self.returncode = None
         """Exit code as in `Popen`: negative for a signal, None while it runs."""
 
-    def poll(self) -> int | None:
+    def poll(self):
         """Return its exit code, None while it runs."""
         if self.returncode is None:
             self.returncode = self._asked({"poll": self.pid})
         return self.returncode
 
-    def send_signal(self, number: int) -> None:
+    def send_signal(self, number):
         """Send a signal unless it has ended; its pid is not reused before `poll` returns a code."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
-    def communicate(self, timeout: float = 300.0) -> tuple[str, None]:
-        """Wait until it ends; return its stdout and stderr.
-
-        Raises:
-            subprocess.TimeoutExpired: If it does not end in time; it is killed then.
-        """
+    def communicate(self, timeout=300.0):
+        """Wait until it ends, at most for the timeout; return its stdout and stderr."""
         deadline = time.monotonic() + timeout
         while self.poll() is None:
             if time.monotonic() > deadline:
@@ -139,16 +118,14 @@ class WarmProcess:
         self._out.unlink()
         return text, None
 
-    def _asked(self, question: dict[str, Any]) -> Any:
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
+    def _asked(self, question):
         self._server.stdin.write(json.dumps(question) + "\n")
         self._server.stdin.flush()
         return json.loads(self._server.stdout.readline())
 
 
 @cache
-def _server(settings: tuple[tuple[str, str], ...]) -> subprocess.Popen[str]:
+def _server(settings):
     """Start the fork server, which ends with the test process."""
     return subprocess.Popen(
         [sys.executable, "-m", "helpers.processes"],
@@ -159,7 +136,7 @@ def _server(settings: tuple[tuple[str, str], ...]) -> subprocess.Popen[str]:
     )
 
 
-def _serve() -> list[str]:
+def _serve():
     """Serve fork requests; returns in each fork with its program."""
     for line in sys.stdin:
         question = json.loads(line)
@@ -170,13 +147,12 @@ def _serve() -> list[str]:
             answer = os.fork()
             if answer == 0:
                 _redirect(question["out"])
-                program: list[str] = question["program"]
-                return program
+                return question["program"]
         print(json.dumps(answer), flush=True)
     sys.exit()
 
 
-def _redirect(out: str) -> None:
+def _redirect(out):
     nothing, written = os.open(os.devnull, os.O_RDONLY), os.open(out, os.O_WRONLY | os.O_APPEND)
     for to, fd in ((0, nothing), (1, written), (2, written)):
         os.dup2(fd, to)

@@ -1,5 +1,6 @@
 """Runs on several ranks: in forked processes with faults, on hosts, in Ray workers."""
 
+import builtins
 import contextlib
 import io
 import os
@@ -8,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -20,14 +20,13 @@ import torch
 
 import tgflow as tg
 from helpers import faults
-from helpers.live_runs import SMALL
+from helpers.live_runs import SMALL, act_at
 from helpers.made_models import X_DIM, made_events, made_model
 from helpers.processes import environment
 from helpers.worlds import run_apart
 from tgflow.cli import inputs as assemble
 from tgflow.cli import main
 from tgflow.ranks.control import checksum
-from tgflow.run import runner
 
 _STOPPED_SECONDS = 25
 SOON = 5.0
@@ -51,19 +50,10 @@ def arguments(events, out, *more):
     return ["run", *map(str, options)]
 
 
-def run_ranks(
-    tmp_path: Path,
-    world: int,
-    argv: Sequence[str] | Sequence[Sequence[str]],
-    prepare: Callable[[int], None] | None = None,
-) -> list[End]:
-    """Return the exit record of each rank of a run.
+def run_ranks(tmp_path, world, argv, prepare=None):
+    """Return the exit record of each rank of a run, by arguments of all, or a tuple of each one's.
 
-    Args:
-        tmp_path: Parent of the rendezvous directory.
-        world: Number of ranks.
-        argv: The arguments; a tuple has those of each rank.
-        prepare: Called in each process, with its rank, before anything else; it can be pickled.
+    `prepare` is called in each process, with its rank, before anything else; it can be pickled.
     """
     meeting = tmp_path / f"meeting-{time.monotonic_ns():020}"
     meeting.mkdir()
@@ -71,45 +61,35 @@ def run_ranks(
     return [End(*each.result) if each.result is not None else End(each.code) for each in found]
 
 
-def codes(ends: Sequence[End]) -> list[int | None]:
+def codes(ends):
     return [end.code for end in ends]
 
 
-def seconds_after(tmp_path: Path, ends: Sequence[End]) -> list[float]:
+def seconds_after(tmp_path, ends):
     """Return the seconds from the last fault to the exit of ranks that were not killed."""
     latest = max(tmp_path.glob("meeting-*"))
     disturbed = float((latest / _DISTURBED).read_text())
     return [end.at - disturbed for end in ends if end.at]
 
 
-def open_nothing(rank: int) -> None:
+def open_nothing(rank):
     """Make streams impossible to open, except on rank 0."""
     if rank > 0:
         assemble.open_partitioned = assemble.open_source = None
 
 
-def signal_at(rank: int, position: int, number: int) -> Callable[[int], None]:
+def signal_at(rank, position, number):
     """Send a signal to a rank once it has learned so many events."""
     return partial(_prepare, rank, position, partial(_signal, number))
 
 
-def raise_at(rank: int, position: int, error: Exception) -> Callable[[int], None]:
+def raise_at(rank, position, error):
     """Fail a rank once it has learned so many events."""
     return partial(_prepare, rank, position, partial(_raise, error))
 
 
-def signal_in(
-    rank: int, point: str, count: int, number: int, after: float = 0.0
-) -> Callable[[int], None]:
-    """Send a signal to a rank at the n-th hit of a point of `helpers.faults`.
-
-    Args:
-        rank: Rank that receives the signal.
-        point: Name of the point.
-        count: The n.
-        number: Signal number.
-        after: Seconds to wait at the point before.
-    """
+def signal_in(rank, point, count, number, after=0.0):
+    """Send a signal to a rank some seconds after hit `count` of a point of `helpers.faults`."""
     return partial(_prepare_point, rank, point, count, number, after)
 
 
@@ -131,17 +111,8 @@ def _rank_of_run(rank, world, meeting, argv, prepare):
 
 
 def _prepare(disturbed, position, act, rank):
-    if rank != disturbed:
-        return
-    record = runner.Runner._record
-
-    def recording(self, step):
-        record(self, step)
-        if step.stop == position:
-            _note()
-            act(self)
-
-    runner.Runner._record = recording
+    if rank == disturbed:
+        act_at(builtins, position, act)  # for as long as the process lives
 
 
 def _prepare_point(disturbed, point, count, number, after, rank):
@@ -165,6 +136,7 @@ def _signal(number, _runner):
 
 
 def _raise(error, _runner):
+    _note()
     raise error
 
 
@@ -188,9 +160,7 @@ class Host:
     address: str
     boot: Path
 
-    def start(
-        self, command: Sequence[object], said: Path, environ: Mapping[str, object] = {}
-    ) -> subprocess.Popen[bytes]:
+    def start(self, command, said, environ=None):
         """Start a command of this interpreter on the host; it appends its output to `said`."""
         words = ["unshare", "-m", "sh", "-c", _BOOT, "sh", str(self.boot), sys.executable]
         words += map(str, command)
@@ -201,14 +171,14 @@ class Host:
                 stderr=file,
                 env=environment()
                 | {"OMP_NUM_THREADS": "1"}
-                | {name: str(value) for name, value in environ.items()},
+                | {name: str(value) for name, value in (environ or {}).items()},
             )
 
-    def set_link(self, state: str) -> None:
+    def set_link(self, state):
         """Cut the link ("down"), or connect it again ("up")."""
         ip("-n", self.namespace, "link", "set", self.link, state)
 
-    def kill(self) -> None:
+    def kill(self):
         """Kill all processes of the host at once, as a power failure does."""
         found = subprocess.run(
             ["ip", "netns", "pids", self.namespace], check=True, capture_output=True, text=True
@@ -217,12 +187,12 @@ class Host:
             os.kill(int(pid), signal.SIGKILL)
 
 
-def ip(*words: str) -> None:
+def ip(*words):
     subprocess.run(["ip", *words], check=True, capture_output=True)
 
 
 @contextmanager
-def open_hosts(folder: Path) -> Iterator[list[Host]]:
+def open_hosts(folder):
     """Make two hosts, with files in `folder`; skips the test if they cannot be made."""
     if os.getuid() != 0 or shutil.which("ip") is None:
         pytest.skip("network namespaces need root and ip")
@@ -254,7 +224,7 @@ def open_hosts(folder: Path) -> Iterator[list[Host]]:
             subprocess.run(with_namespace, check=False, capture_output=True)
 
 
-def train_with_ray(config: dict[str, str]) -> None:
+def train_with_ray(config):
     """Learn as one of the workers; write the checksum of the parameters to the folder `to`."""
     torch.set_num_threads(1)
     peers = tg.join({"seed": 1}, timeout=120.0)

@@ -2,14 +2,12 @@
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, get_args
+from typing import TypeVar, get_args
 
 import torch
 from hypothesis import strategies as st
-from torch import Tensor
 
 from tgflow import EventBatch, TemporalGraph
 from tgflow.base.peers import Group, PeerLost, Peers, Shard, check_buffers, check_chunks
@@ -24,11 +22,11 @@ _PATIENCE = 20.0
 class _Table:
     """Exchange buffers and barrier of one group of ranks."""
 
-    def __init__(self, world: int) -> None:
+    def __init__(self, world):
         self.meeting = threading.Barrier(world)
-        self.laid: list[list[Tensor]] = [[] for _ in range(world)]
+        self.laid = [[] for _ in range(world)]
 
-    def meet(self) -> None:
+    def meet(self):
         try:
             self.meeting.wait(_PATIENCE)
         except threading.BrokenBarrierError:
@@ -38,18 +36,11 @@ class _Table:
 class ThreadPeers(Peers):
     """A rank of `thread_peers`."""
 
-    def __init__(self, rank: int, world: int, tables: Mapping[Group, _Table]) -> None:
+    def __init__(self, rank, world, tables):
         super().__init__(Shard(rank, world))
         self._tables = tables
 
-    def exchange(
-        self,
-        sends: Sequence[Tensor],
-        receives: Sequence[Tensor],
-        *,
-        kind: str,
-        group: Group = "train",
-    ) -> None:
+    def exchange(self, sends, receives, *, kind, group="train"):
         """Exchange buffers with all other ranks."""
         check_buffers(self, sends, receives)
         start, table = time.perf_counter(), self._tables[group]
@@ -63,9 +54,7 @@ class ThreadPeers(Peers):
         others = sum(len(x) for rank, x in enumerate(sends) if rank != self.rank)
         self.traffic.count(kind, others, time.perf_counter() - start)
 
-    def gather(
-        self, mine: Tensor, sizes: Sequence[int], *, kind: str, group: Group = "train"
-    ) -> Tensor:
+    def gather(self, mine, sizes, *, kind, group="train"):
         """Send the chunk to all, and concatenate the received chunks."""
         check_chunks(self, mine, sizes)
         whole = mine.new_empty(sum(sizes)).view(torch.uint8)
@@ -74,7 +63,7 @@ class ThreadPeers(Peers):
         self.exchange(sends, parts, kind=kind, group=group)
         return whole.view(mine.dtype)
 
-    def broadcast(self, tensor: Tensor, *, kind: str, group: Group = "train") -> None:
+    def broadcast(self, tensor, *, kind, group="train"):
         """Return the buffer broadcast by rank 0."""
         table = self._tables[group]
         table.laid[self.rank] = [tensor]
@@ -83,17 +72,17 @@ class ThreadPeers(Peers):
         table.meet()
 
 
-def thread_peers(world: int) -> list[ThreadPeers]:
+def thread_peers(world):
     """Return the ranks of a world, each to be used by a thread of its own."""
-    tables: dict[Group, _Table] = {group: _Table(world) for group in get_args(Group)}
+    tables = {group: _Table(world) for group in get_args(Group)}
     return [ThreadPeers(rank, world, tables) for rank in range(world)]
 
 
-def in_threads(world: int, work: Callable[[ThreadPeers], Answer]) -> list[Answer]:
+def in_threads(world, work):
     """Return the results of `work` on each rank; raises the first error, if any."""
     world_peers = thread_peers(world)
 
-    def run(rank: int) -> Answer:
+    def run(rank):
         try:
             return work(world_peers[rank])
         except BaseException:
@@ -114,17 +103,17 @@ STRIDE = 19
 NUM_NODES = 7
 
 
-def spread(nodes: torch.Tensor) -> torch.Tensor:
+def spread(nodes):
     """Map few small ids to ids of many partitions; padding is kept."""
     return torch.where(nodes >= 0, nodes * STRIDE, nodes)
 
 
-def spread_events(events: EventBatch) -> EventBatch:
+def spread_events(events):
     """Return the events with node ids spread over all ranks."""
     return replace(events, src=spread(events.src), dst=spread(events.dst))
 
 
-def with_sharded_memory(model: Any, peers: Peers) -> Any:
+def with_sharded_memory(model, peers):
     """Return a model whose node memory, if any, is sharded to this rank."""
     if isinstance(model.state, NodeMemory):
         model.state = ShardedMemory(model.state, peers)
@@ -137,19 +126,19 @@ class OwnParts(Checkpoint):
 
     own: Shard = field(default_factory=Shard)
 
-    def put_part(self, name: str, part: int, make: Callable[[], Any]) -> None:
+    def put_part(self, name, part, make):
         if self.own.owner(part) == self.own.rank:
             Checkpoint.put_part(self, name, part, make)
 
 
-def sections_of(trainer: Any, shard: Shard) -> dict[str, Any]:
+def sections_of(trainer, shard):
     """Return the sections a trainer saves on this rank, except cache contents."""
     checkpoint = OwnParts({}, own=shard if trainer.is_spread else Shard())
     trainer.save_to(checkpoint)
     return {name: x for name, x in checkpoint.sections.items() if not name.startswith("cache_")}
 
 
-def assert_sections(ranks: Collection[dict[str, Any]], expected: dict[str, Any]) -> None:
+def assert_sections(ranks, expected):
     """Check that the saved shards together equal the checkpoint of one process."""
     assert set().union(*ranks) == expected.keys()
     for found in ranks:
@@ -167,7 +156,7 @@ class Growth:
     steps: list[tuple[str, int]]
     seed: int
 
-    def grow(self, graph: TemporalGraph) -> list[int]:
+    def grow(self, graph):
         """Apply all steps; return the counts of those that return one."""
         generator = torch.Generator().manual_seed(self.seed)
         clock, counted = 0, []
@@ -197,20 +186,20 @@ class Growth:
                 graph.compact()
         return counted
 
-    def whole(self, device: object = "cpu") -> TemporalGraph:
+    def whole(self, device="cpu"):
         """Return the whole graph."""
         graph = TemporalGraph(self.direction, device=device)
         self.grow(graph)
         return graph
 
-    def shard(self, shard: Shard, device: object = "cpu") -> TemporalGraph:
+    def shard(self, shard, device="cpu"):
         """Return the shard of a rank."""
         graph = TemporalGraph(self.direction, device=device, shard=shard)
         self.grow(graph)
         return graph
 
 
-def growths() -> st.SearchStrategy[Growth]:
+def growths():
     """Appends in order, with ties, and late; deletes, retention and compaction between them."""
     changes = ("delete", "delete_node", "delete_pair", "retain", "compact")
     kind = st.sampled_from(("append", "append", "append_late", *changes))
@@ -224,7 +213,7 @@ def growths() -> st.SearchStrategy[Growth]:
     )
 
 
-def some_queries(size: int, end: int, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def some_queries(size, end, seed):
     """Return nodes, unknown ones and padding too, times, and cut-offs of up to `end` events."""
     generator = torch.Generator().manual_seed(seed)
     nodes = torch.randint(-1, 2 * NUM_NODES + 2, (size,), generator=generator)

@@ -1,7 +1,5 @@
 """Small models that are served, clients, and the check of answers by a repeated run."""
 
-from __future__ import annotations
-
 import copy
 import http.client
 import json
@@ -10,7 +8,6 @@ import socket
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
 from contextlib import contextmanager
 from http.client import HTTPException
 from typing import Any, NamedTuple
@@ -34,31 +31,22 @@ from tgflow.train.calibration import Calibration
 
 
 class Client:
-    """A client with one persistent connection.
+    """A client with one persistent connection."""
 
-    Args:
-        url: Of the server.
-        token: To show; None: none.
-    """
-
-    def __init__(self, url: str, token: str | None = None, timeout: float = 60) -> None:
+    def __init__(self, url, token=None, timeout=60):
         at = urlsplit(url)
         self.host, self.port = at.hostname, at.port
         self._connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout)
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
 
-    def post(self, path: str, question: Any) -> tuple[int, Any]:
-        """Return status and response of a POST request."""
+    def post(self, path, question):
         body = question if isinstance(question, bytes) else json.dumps(question).encode()
         return self.request("POST", path, body, {"Content-Type": "application/json"})
 
-    def get(self, path: str) -> tuple[int, Any]:
-        """Return status and response of a GET request."""
+    def get(self, path):
         return self.request("GET", path)
 
-    def request(
-        self, method: str, path: str, body: bytes | None = None, headers: Any = None
-    ) -> tuple[int, Any]:
+    def request(self, method, path, body=None, headers=None):
         """Return status and response, parsed JSON or text."""
         self._connection.request(method, path, body, self._headers | (headers or {}))
         answer = self._connection.getresponse()
@@ -67,18 +55,17 @@ class Client:
         is_json = answer.headers.get_content_type() == "application/json"
         return answer.status, json.loads(text) if is_json else text
 
-    def raw(self, data: bytes = b"") -> socket.socket:
+    def raw(self, data=b""):
         """Return a connection after sending `data`."""
         connection = socket.create_connection((self.host, self.port), timeout=60)
         connection.sendall(data)
         return connection
 
-    def close(self) -> None:
-        """Close the connection."""
+    def close(self):
         self._connection.close()
 
 
-def read_all(connection: socket.socket) -> bytes:
+def read_all(connection):
     """Return the bytes received until the server closes the connection."""
     parts = []
     with connection:
@@ -90,7 +77,7 @@ def read_all(connection: socket.socket) -> bytes:
 NUM_NODES = 12
 
 
-def made_ids() -> NodeIds:
+def made_ids():
     """Return ids of the nodes of `made_events`: n0, n1, ..."""
     ids = NodeIds()
     names = [f"n{i}" for i in range(NUM_NODES)]
@@ -98,12 +85,12 @@ def made_ids() -> NodeIds:
     return ids
 
 
-def empty_graph() -> tg.TemporalGraph:
+def empty_graph():
     """Return a graph for `made_events`, times in seconds."""
     return tg.TemporalGraph(edge_x=FeatureTable(X_DIM), time_unit="s")
 
 
-def made_predictor(name: str = "tgn", size: int = 60) -> Predictor:
+def made_predictor(name="tgn", size=60):
     """Return a predictor of a model that has seen some events."""
     graph = empty_graph()
     graph.append(made_events(size))
@@ -112,7 +99,7 @@ def made_predictor(name: str = "tgn", size: int = 60) -> Predictor:
     return Predictor("made", StreamConfig(), made_ids(), graph, engine, Calibration())
 
 
-def live_predictor(name: str, batch_size: int = 20, **options: Any) -> tuple[Predictor, Any]:
+def live_predictor(name, batch_size=20, **options):
     """Return a predictor of a new trainer, and the trainer."""
     model, graph = made_model(name), empty_graph()
     config = tg.ContinualConfig(batch_size=batch_size, seed=1)
@@ -124,25 +111,21 @@ def live_predictor(name: str, batch_size: int = 20, **options: Any) -> tuple[Pre
 
 
 class Held:
-    """A state that does not advance, and which `holding` keeps from answering.
+    """A state that does not advance, and which `holding` keeps from answering."""
 
-    Args:
-        predictor: Predictor of the state.
-    """
-
-    def __init__(self, predictor: Predictor) -> None:
+    def __init__(self, predictor):
         self.predictor, self.parameters = predictor, predictor.position
         self._lock, self._num_waiting = threading.Lock(), 0
 
     @contextmanager
-    def holding(self) -> Any:
+    def holding(self):
         """Context manager in which no turn of questions begins."""
         with self._lock:
             while not self._num_waiting:
                 time.sleep(0.001)
             yield
 
-    def advance(self) -> None:
+    def advance(self):
         """Wait until the state is not held."""
         self._num_waiting += 1
         with self._lock:
@@ -155,9 +138,7 @@ LIMITS = ("max_body", "max_pairs", "max_waiting")
 class Served:
     """A server of a state in a thread of this process."""
 
-    def __init__(
-        self, state: Any, token: str | None, hosts: Any = (), at: str = "127.0.0.1", **limits: Any
-    ) -> None:
+    def __init__(self, state, token, hosts=(), at="127.0.0.1", **limits):
         from prometheus_client import CollectorRegistry
 
         from tgflow.serve.answers import Answers
@@ -188,7 +169,7 @@ class Served:
             label_token,
         )
 
-        def health() -> Health:
+        def health():
             position = state.predictor.position
             return Health(
                 position=position,
@@ -204,7 +185,7 @@ class Served:
         self._thread = threading.Thread(target=self._server.run, args=([listener],))
         self._thread.start()
 
-    def close(self) -> None:
+    def close(self):
         """Answer what was asked, and end."""
         self._server.should_exit = True
         self._thread.join()
@@ -212,7 +193,7 @@ class Served:
 
 
 @contextmanager
-def served(predictor: Predictor, token: str | None = None, **limits: Any) -> Any:
+def served(predictor, token=None, **limits):
     """Serve a predictor, which the attribute `state` can hold."""
     server = Served(Held(predictor), token, **limits)
     try:
@@ -230,43 +211,25 @@ class Asked(NamedTuple):
 
 
 class Asker:
-    """Threads that ask random questions until closed.
+    """Clients that ask about the ids up to `nodes`, now or at `times`, until closed."""
 
-    Args:
-        url: Address of the server.
-        nodes: Number of nodes, whose ids are 0, 1, ...
-        times: Times to ask about, beside now.
-        x_dim: Width of the features of events to ask about; 0 for none.
-        threads: Number of clients.
-        pause: Seconds between the questions of a client.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        nodes: int,
-        times: Sequence[int] = (),
-        x_dim: int = 0,
-        threads: int = 2,
-        pause: float = 0.0,
-    ) -> None:
+    def __init__(self, url, nodes, times=(), x_dim=0, threads=2, pause=0.0):
         self._url, self._nodes, self._times, self._x_dim = url, nodes, times, x_dim
         self._pause = pause
-        self.answers: list[Asked] = []
-        self.refusals: list[tuple[int, Any]] = []
+        self.answers = []
+        self.refusals = []
         """Statuses and texts of answers that are none."""
         self._ends = threading.Event()
         self._threads = [threading.Thread(target=self._ask, args=(i,)) for i in range(threads)]
         for thread in self._threads:
             thread.start()
 
-    def close(self) -> None:
-        """Stop asking."""
+    def close(self):
         self._ends.set()
         for thread in self._threads:
             thread.join()
 
-    def _ask(self, seed: int) -> None:
+    def _ask(self, seed):
         rng, client = random.Random(seed), Client(self._url, timeout=30)
         while not self._ends.wait(self._pause):
             path, question = self._question(rng)
@@ -282,7 +245,7 @@ class Asker:
                 self.refusals.append((status, answer))
         client.close()
 
-    def _question(self, rng: random.Random) -> tuple[str, dict[str, Any]]:
+    def _question(self, rng):
         num = rng.choice((1, 3, 40))
         src, dst = ([rng.randrange(self._nodes) for _ in range(num)] for _ in range(2))
         path, question = rng.choice(
@@ -302,33 +265,29 @@ class Asker:
 
 
 class Repeated:
-    """Checks answers in a repeated run, after each of its micro-batches.
+    """Checks answers in a repeated run, after each of its micro-batches."""
 
-    Args:
-        answers: The answers.
-    """
-
-    def __init__(self, answers: Sequence[Asked]) -> None:
-        self._waiting: dict[int, list[Asked]] = defaultdict(list)
+    def __init__(self, answers):
+        self._waiting = defaultdict(list)
         for each in answers:
             self._waiting[each.answer["position"]].append(each)
-        self._parameters: dict[int, Any] = {}
+        self._parameters = {}
         self._record = runner.Runner._record
-        self.num_equal: dict[str, int] = defaultdict(int)
+        self.num_equal = defaultdict(int)
         """Answers that were equal, bit for bit, by path."""
-        self.positions: list[int] = []
+        self.positions = []
         """Positions of answers at which a micro-batch has ended."""
 
-    def recording(self) -> Any:
+    def recording(self):
         """Return the method that takes the place of `Runner._record`."""
 
-        def record(run: Any, step: Any) -> None:
+        def record(run, step):
             self._record(run, step)
             self._check(run, step)
 
         return record
 
-    def _check(self, run: Any, step: Any) -> None:
+    def _check(self, run, step):
         trainer = run.trainer
         self._parameters[step.stop] = copy.deepcopy(trainer.model.state_dict())
         asked = self._waiting.pop(step.stop, [])
@@ -356,12 +315,12 @@ class Repeated:
         trainer.graph.feature_scale = scale
 
     @property
-    def left(self) -> set[int]:
+    def left(self):
         """Positions of answers at which no micro-batch has ended."""
         return {*self._waiting}
 
 
-def answer_of(predictor: Predictor, path: str, question: dict[str, Any]) -> dict[str, Any]:
+def answer_of(predictor, path, question):
     """Return the answer of a predictor to a question over HTTP."""
     kind = next(kind for kind in QUESTIONS if kind.path == path)
     answer = kind.model_validate(question).answer(predictor, 10**6)
@@ -370,7 +329,7 @@ def answer_of(predictor: Predictor, path: str, question: dict[str, Any]) -> dict
     return json.loads(json.dumps(answer))
 
 
-def bits_of(answer: dict[str, Any]) -> list[list[Any]]:
+def bits_of(answer):
     """Return the fields of the rows of an answer that do not depend on a calibration."""
     [rows] = (rows for rows in answer.values() if isinstance(rows, list))
     return [[row.get(name) for name in BITS] for row in rows]

@@ -7,15 +7,14 @@ and "all equal".
 import sys
 
 import torch
-from torch import Tensor
 
 import tgflow as tg
 from benchmarks.own import Task, own_tgat, own_tgn
 from helpers.kernels import AttentionCase, check_close, gru_results
 from helpers.strategies import SAMPLERS, hub_events
-from tgflow import EventBatch, Sampler, TemporalGraph
+from tgflow import EventBatch, TemporalGraph
 from tgflow.cuda import sources
-from tgflow.cuda.device import Device, device_of
+from tgflow.cuda.device import device_of
 from tgflow.cuda.row_lists import row_lists
 from tgflow.graph.sampling import sample_neighbors
 from tgflow.nn import NodeMemory, aggregate
@@ -23,7 +22,7 @@ from tgflow.nn._native import KernelBackend, keep_factors
 from tgflow.nn.attention import attend
 
 
-def run(gpu: Device, capture: bool = True) -> None:
+def run(gpu, capture=True):
     """Insert, change, compact and sample; raises if an answer differs from the CPU's.
 
     `capture`: Whether training replays CUDA graphs; torch cannot without its caching allocator.
@@ -47,7 +46,7 @@ def run(gpu: Device, capture: bool = True) -> None:
     assert graphs[0].stats().num_entries == graphs[1].stats().num_entries
 
 
-def gather_rows(gpu: Device) -> None:
+def gather_rows(gpu):
     """Gather and scatter rows of every kernel width, in both readable placements."""
     ids = torch.arange(-1, 300).flip(0)
     for row_bytes in (1, 2, 4, 8, 16, 400, 690):
@@ -62,7 +61,7 @@ def gather_rows(gpu: Device) -> None:
             table.close()
 
 
-def gather_cached(gpu: Device) -> None:
+def gather_cached(gpu):
     """Check caches for rows of every width against the table and a second cache."""
     for dim in (1, 2, 4, 8, 16, 690):
         rows = torch.arange(200 * dim).to(torch.uint8).view(200, dim)
@@ -78,7 +77,7 @@ def gather_cached(gpu: Device) -> None:
         assert torch.equal(held, twins), dim
 
 
-def train(gpu: Device, capture: bool) -> None:
+def train(gpu, capture):
     """Train a few batches of both models on the device; losses approximate the CPU's."""
     for make, x_dim in ((own_tgn, 6), (own_tgn, 8), (own_tgat, 6)):
         events = hub_events(400, 40, 0)
@@ -93,7 +92,7 @@ def train(gpu: Device, capture: bool) -> None:
         assert torch.allclose(found, expected, rtol=1e-3, atol=1e-3), (make, found, expected)
 
 
-def keep_memory(gpu: Device) -> None:
+def keep_memory(gpu):
     """Check memory of both widths after few and many messages, with last and mean."""
     events = hub_events(2_100, 40, 0)
     for width in (8, 5):
@@ -107,7 +106,7 @@ def keep_memory(gpu: Device) -> None:
             assert torch.equal(found[name].cpu(), state), (name, width)
 
 
-def leave_messages(memory: NodeMemory, events: EventBatch, x: Tensor) -> None:
+def leave_messages(memory, events, x):
     """Store messages of events, in a large and a small batch."""
     at = memory.clock.device
     with memory.covering(100):
@@ -118,7 +117,7 @@ def leave_messages(memory: NodeMemory, events: EventBatch, x: Tensor) -> None:
             memory.write(mail.node, rows.memory + 1, mail.t, mail.x, mail.t, size, mail.is_last)
 
 
-def compute_models(gpu: Device) -> None:
+def compute_models(gpu):
     """Check model kernels at widths read by 4 and by 1 against the core."""
     for width in (8, 5):
         case = AttentionCase.made(40, 3, (width, width, width), below=4)
@@ -130,7 +129,7 @@ def compute_models(gpu: Device) -> None:
         compare_sums(gpu, width)
 
 
-def compare_sums(gpu: Device, width: int) -> None:
+def compare_sums(gpu, width):
     """Check sums of gathered rows into their sources: many to two, none to others."""
     rows, row = torch.ones(180, width), torch.arange(180) % 2 * 5
     out = torch.empty(7, width, device=gpu.device)
@@ -139,7 +138,7 @@ def compare_sums(gpu: Device, width: int) -> None:
     assert out[:, 0].tolist() == [90.0, 0, 0, 0, 0, 90.0, 0]
 
 
-def compare(graphs: list[TemporalGraph]) -> None:
+def compare(graphs):
     """Check every sampler with few and many neighbors, with and without a filter."""
     nodes = torch.arange(-1, 42).repeat(3)
     t = torch.arange(len(nodes)) * 14
@@ -149,14 +148,7 @@ def compare(graphs: list[TemporalGraph]) -> None:
             assert torch.equal(got.cpu(), expected), (sampler, k, relations)
 
 
-def ask(
-    graph: TemporalGraph,
-    sampler: Sampler,
-    nodes: Tensor,
-    t: Tensor,
-    k: int,
-    relations: list[int] | None,
-) -> Tensor:
+def ask(graph, sampler, nodes, t, k, relations):
     """Return nodes, times and events, int64 `[3, Q, k]`."""
     nodes, t = nodes.to(graph.device), t.to(graph.device)
     found = sample_neighbors(graph, sampler, nodes, t, k, key=5, relations=relations)

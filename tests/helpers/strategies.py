@@ -12,9 +12,7 @@ CLOCKS = (0, -5, 1_600_000_000, 1_600_000_000_000_000_000)
 
 
 @st.composite
-def event_lists(
-    draw, max_events: int = 40, max_node: int = 6, relations: bool = False
-) -> EventBatch:
+def event_lists(draw, max_events=40, max_node=6, relations=False):
     """Events among few nodes with many ties, self-loops and duplicates, at times of any size."""
     size = draw(st.integers(0, max_events))
     node = st.integers(0, max_node)
@@ -31,7 +29,7 @@ def event_lists(
     )
 
 
-def samplers() -> st.SearchStrategy[Sampler]:
+def samplers():
     """Every strategy, with spans from a tick to longer than any history."""
     span = st.sampled_from((1, 2, 3, 5, 10, 100, 10**9, 2**62, 2**63 - 1))
     return st.one_of(
@@ -40,7 +38,7 @@ def samplers() -> st.SearchStrategy[Sampler]:
     )
 
 
-def every_query(events: EventBatch, max_node: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
+def every_query(events, max_node=6):
     """All nodes, padding and unknown ones included, at all times at which a result can change."""
     times = sorted({int(t) + d for t in events.t.tolist() for d in (0, 1)} | {-(2**63), 2**63 - 1})
     nodes = [-1, *range(max_node + 1), max_node + 1, 2**31 - 2, 2**40]
@@ -49,13 +47,13 @@ def every_query(events: EventBatch, max_node: int = 6) -> tuple[torch.Tensor, to
     return table[:, 0].contiguous(), table[:, 1].contiguous()
 
 
-def graph_events(*rows: tuple[int, int, int]) -> EventBatch:
+def graph_events(*rows):
     """Events from rows of (src, dst, t)."""
     table = torch.tensor(rows, dtype=torch.int64).view(-1, 3)
     return EventBatch(*(column.contiguous() for column in table.unbind(1)))
 
 
-def skewed_events(size: int, num_nodes: int, seed: int = 0) -> EventBatch:
+def skewed_events(size, num_nodes, seed=0):
     """Events among a few hubs and many others; event `i` has time `i`."""
     generator = torch.Generator().manual_seed(seed)
     ends = torch.rand(2, size, generator=generator).pow(4) * num_nodes
@@ -70,7 +68,7 @@ SAMPLERS = [
 ]
 
 
-def hub_events(size: int, num_nodes: int, seed: int) -> EventBatch:
+def hub_events(size, num_nodes, seed):
     """Events with hubs: some nodes in very many, most in few; self-loops, ties and relations."""
     generator = torch.Generator().manual_seed(seed)
     ends = torch.rand(2, size, generator=generator).pow(3) * num_nodes

@@ -9,13 +9,11 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import import_module
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any
 
 import torch
 
@@ -39,29 +37,20 @@ class Outcome:
     """The process's exit code, negative for a signal; None if it had to be killed."""
 
     @property
-    def is_good(self) -> bool:
+    def is_good(self):
         return self.code == 0 and not self.error
 
 
-def in_world(
-    world: int,
-    function: Callable[..., Any],
-    *args: Any,
-    timeout: float = 20.0,
-    start: Literal["fork", "spawn"] = "fork",
-) -> list:
+def in_world(world, function, *args, timeout=20.0, start="fork"):
     """Return the results of `function(peers, *args)` on each rank of a world of `Ranks`.
 
     The function must be defined at module level; arguments and results are pickled. Ranks that use
     a GPU must be spawned: a fork of a process that has asked for one cannot.
-
-    Raises:
-        AssertionError: If a rank raises, dies, or takes more than a minute; with all tracebacks.
     """
     return results_of(run_apart(world, function, *args, joined=timeout, start=start))
 
 
-def results_of(outcomes: Sequence[Outcome]) -> list:
+def results_of(outcomes):
     """Return the results of processes, all of which must have succeeded."""
     bad = [
         f"rank {rank} ended with {each.code}\n{each.error}"
@@ -72,21 +61,10 @@ def results_of(outcomes: Sequence[Outcome]) -> list:
     return [each.result for each in outcomes]
 
 
-def run_apart(
-    world: int,
-    function: Callable[..., Any],
-    *args: Any,
-    joined: float | None = None,
-    start: Literal["fork", "spawn"] = "fork",
-) -> list[Outcome]:
+def run_apart(world, function, *args, joined=None, start="fork"):
     """Run `function(rank, *args)` in a process for each rank, and return the exit records.
 
-    Args:
-        world: Number of processes.
-        function: A module-level function.
-        args: Picklable arguments.
-        joined: Timeout of a world to join first, for `function(peers, *args)`.
-        start: Whether processes are forked, or new ones that import everything again.
+    With `joined`, the timeout of a world to join first, it is `function(peers, *args)`.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -100,7 +78,7 @@ def run_apart(
 
 
 @cache
-def server() -> Connection:
+def server():
     """Return the connection to the fork server; the first call forks it from this process.
 
     Call it before any test runs: a fork inherits locks, but not the threads that hold them.
@@ -118,7 +96,7 @@ def server() -> Connection:
     return ours
 
 
-def _serve(requests: Connection) -> NoReturn:
+def _serve(requests):
     """Fork worlds in sequence until the test process ends."""
     try:
         silence = os.open(os.devnull, os.O_WRONLY)
@@ -130,7 +108,7 @@ def _serve(requests: Connection) -> NoReturn:
         os._exit(0)
 
 
-def _codes_of(context: Any, world: int, *task: Any) -> list[int | None]:
+def _codes_of(context, world, *task):
     """Run a world; return the exit code of each process, None if it was killed."""
     processes = [context.Process(target=_run, args=(rank, world, *task)) for rank in range(world)]
     for process in processes:
@@ -139,7 +117,7 @@ def _codes_of(context: Any, world: int, *task: Any) -> list[int | None]:
     return [_end(process) for process in processes]
 
 
-def _wait(processes: Sequence[Any]) -> None:
+def _wait(processes):
     """Wait until all have ended, with a short timeout once one has failed."""
     deadline = time.monotonic() + LIMIT_SECONDS
     while any(process.exitcode is None for process in processes):
@@ -150,7 +128,7 @@ def _wait(processes: Sequence[Any]) -> None:
         time.sleep(0.005)
 
 
-def _end(process: Any) -> int | None:
+def _end(process):
     code = process.exitcode
     if code is None:
         process.kill()
@@ -158,12 +136,12 @@ def _end(process: Any) -> int | None:
     return code
 
 
-def _outcome(code: int | None, path: Path) -> Outcome:
+def _outcome(code, path):
     said = pickle.loads(path.read_bytes()) if path.exists() else {"result": None, "error": ""}
     return Outcome(**said, code=code)
 
 
-def _run(rank: int, world: int, folder: Path, task: bytes, joined: float | None) -> None:
+def _run(rank, world, folder, task, joined):
     """Run one process's function, and write its result to a file."""
     torch.set_num_threads(1)
     result, error = None, ""
@@ -180,7 +158,7 @@ def _run(rank: int, world: int, folder: Path, task: bytes, joined: float | None)
         sys.exit(1)
 
 
-def _join(rank: int, world: int, folder: Path, timeout: float) -> Any:
+def _join(rank, world, folder, timeout):
     """Join a world through a file; `tgflow.join` is tested separately."""
     import torch.distributed as dist
 

@@ -1,28 +1,25 @@
 """Messages of events to a model's state: computed without side effects, sliced, stored."""
 
 import math
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from helpers.made_models import made_events, made_model, plan_for
-from tgflow import Batch, TemporalModel
 from tgflow.models import MODELS
 from tgflow.nn.messages import Messages, NewEvents, last_rows
 from tgflow.plan import ExperienceReplay
 
-STATEFUL: list[tuple[str, dict[str, Any]]] = [
+STATEFUL = [
     *((name, {}) for name in MODELS if made_model(name).state is not None),
     ("tgn", {"aggregator": "mean"}),
     ("tgn+pairs", {"layers": 2}),
 ]
 
 
-def batches_of(model: TemporalModel, replayed: float = 0.5) -> list[Batch]:
+def batches_of(model, replayed=0.5):
     """Three batches, the last one with replayed events if the model has parameters."""
     learns = any(True for _ in model.parameters())
     replay = ExperienceReplay(replayed, half_life=50) if learns and replayed else None
@@ -31,9 +28,7 @@ def batches_of(model: TemporalModel, replayed: float = 0.5) -> list[Batch]:
 
 
 @torch.no_grad()
-def stored(
-    name: str, settings: dict[str, Any], change: Any, replayed: float = 0.5
-) -> dict[str, Tensor]:
+def stored(name, settings, change, replayed=0.5):
     """Return the state after batches whose messages go through `change(batch, messages)`."""
     model = made_model(name, **settings).eval()
     model.state.keep_past(60)
@@ -44,8 +39,8 @@ def stored(
 
 
 @pytest.mark.parametrize(("name", "settings"), STATEFUL)
-def test_only_message_rows_that_are_read_are_required(name: str, settings: dict[str, Any]) -> None:
-    def only_read(batch: Batch, messages: Messages) -> Messages:
+def test_only_message_rows_that_are_read_are_required(name, settings):
+    def only_read(batch, messages):
         read = messages.rows_read(batch.host, batch.num_new)
         columns = []
         for column in messages.columns:
@@ -61,7 +56,7 @@ def test_only_message_rows_that_are_read_are_required(name: str, settings: dict[
 
 
 @pytest.mark.parametrize(("name", "settings"), STATEFUL)
-def test_replayed_events_are_not_stored(name: str, settings: dict[str, Any]) -> None:
+def test_replayed_events_are_not_stored(name, settings):
     found, expected = (
         stored(name, settings, lambda batch, messages: messages, replayed) for replayed in (0.5, 0)
     )
@@ -71,9 +66,7 @@ def test_replayed_events_are_not_stored(name: str, settings: dict[str, Any]) -> 
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=20))
-def test_last_message_row_of_each_node_follows_from_the_events(
-    pairs: list[tuple[int, int]],
-) -> None:
+def test_last_message_row_of_each_node_follows_from_the_events(pairs):
     last = {}
     for number, node in enumerate(node for pair in pairs for node in pair):
         last[node] = number

@@ -10,15 +10,13 @@ import torch
 from helpers.made_models import made_events, made_model
 from helpers.plans import made_batch
 from tgflow.graph import TemporalGraph
-from tgflow.graph.batch import Batch
 from tgflow.graph.events import EventBatch
 from tgflow.models import MODELS, TGN, EdgeBank, Recency, TGATConfig, TGNConfig
-from tgflow.nn.model import TemporalModel
 from tgflow.streams import open_stream, playback
 from tgflow.train import ContinualTrainer
 
 
-def take_in(model: TemporalModel, batch: Batch) -> None:
+def take_in(model, batch):
     model.commit(batch, model(batch))
 
 
@@ -96,7 +94,7 @@ def test_model_cites_its_paper_and_states_the_differences(name):
 
 
 @pytest.mark.slow
-def test_pair_history_beats_its_initial_heuristic() -> None:
+def test_pair_history_beats_its_initial_heuristic():
     stream = Path(__file__).parents[2] / "examples" / "data" / "collegemsg.csv.gz"
     found = []
     for make in (lambda: Recency(rule="LR>GR"), TGN):

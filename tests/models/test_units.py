@@ -20,7 +20,7 @@ MONTHS = 20_000_001
 """More seconds than float32 counts singly."""
 
 
-def moments(base: str):
+def moments(base):
     """Labeled events with ties, gaps of up to months and, in a base below s, parts of seconds."""
     events = taking_turns(240)
     g = torch.Generator().manual_seed(5)
@@ -30,7 +30,7 @@ def moments(base: str):
     return replace(events, t=seconds.mul(float(ticks_per_unit("s", base))).long())
 
 
-def seen(name: str, base: str, unit: str, delay=None, epochs=0, **settings):
+def seen(name, base, unit, delay=None, epochs=0, **settings):
     """Return every batch's tensors and scores, the results and the state at the end."""
     events, tick = moments(base), int(ticks_per_unit(base, unit))
     graph, found, task = TemporalGraph("undirected", 2, time_unit=unit), [], TaskConfig()

@@ -10,13 +10,13 @@ ROOT = Path(__file__).parents[2]
 CSRC = ROOT / "csrc"
 
 
-def run(*command: str | Path) -> str:
+def run(*command):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{command}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
     return done.stdout
 
 
-def run_tests(sanitizers: str, target: str, *arguments: str) -> None:
+def run_tests(sanitizers, target, *arguments):
     """Build tests in a persistent folder, incrementally, and run them."""
     folder = ROOT / "build" / sanitizers.replace(",", "-")
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []

@@ -8,18 +8,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from helpers.effort import tries
 from helpers.kernels import NUM_EVENTS, check_close, made_block
 from tgflow import _core
-from tgflow.graph.batch import Block
 from tgflow.nn import AttentionLayer, TemporalAttention, TimeEncoding, attention
 
 
-def plain_attention(
-    layer: TemporalAttention, target: Tensor | None, below: Tensor | None, block: Block
-) -> Tensor:
+def plain_attention(layer, target, below, block):
     """The paper's formula: one query a target, one key and one value a neighbor, no shortcuts."""
     out = []
     for n in range(len(block.target)):
@@ -44,7 +40,7 @@ def plain_attention(
     return torch.stack(out)
 
 
-def made_layer(h_dim: int, x_dim: int, heads: int) -> TemporalAttention:
+def made_layer(h_dim, x_dim, heads):
     torch.manual_seed(1)
     layer = TemporalAttention(
         TimeEncoding(3), h_dim=h_dim, edge_x_dim=x_dim, dim=4, heads=heads, dropout=0.0

@@ -1,14 +1,12 @@
 """Model kernels, run lane by lane, against their definitions and the native core."""
 
 import math
-from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from helpers.effort import cases, tries
 from helpers.emulator import Emulator
@@ -24,7 +22,7 @@ ORDERS = cases([0, 1, 7], [0, 7])
 CPU = torch.device("cpu")
 
 
-def emulated(call: Callable[[], list[Tensor]], order: int = 0) -> list[Tensor]:
+def emulated(call, order=0):
     """Return the result of `call` with emulated kernels on CPU tensors."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(device._devices, CPU, EmulatedDevice(kernels=Emulator(order=order)))
@@ -108,7 +106,7 @@ def test_gru_step_matches_torch(dim, order, flagged):
     check_close(emulated(lambda: gru_results(dim, 0, flagged=flagged), order), expected)
 
 
-def loss_results(positive, negative) -> list[Tensor]:
+def loss_results(positive, negative):
     """The loss of link prediction, and its gradients."""
     positive, negative = (x.clone().requires_grad_() for x in (positive, negative))
     loss = 3 * link_bce(positive, negative)
@@ -140,7 +138,7 @@ def test_any_value_that_is_not_finite_sets_the_flag(where, value):
 COLUMNS = ("neighbor", "edge_table", "edge_row", "mask", "dt")
 
 
-def attention_arguments() -> dict[str, Tensor]:
+def attention_arguments():
     case = AttentionCase.made(3, 2, (8, 4, 4))
     return {
         "query": case.query.detach(), "below": case.below.detach(), "keep": case.keep,
@@ -150,7 +148,7 @@ def attention_arguments() -> dict[str, Tensor]:
     }  # fmt: skip
 
 
-def gru_arguments() -> dict[str, Tensor]:
+def gru_arguments():
     return {
         "memory": torch.zeros(3, 8), "own": torch.zeros(3, 8), "flag": torch.ones(3, 1).long(),
         "gates": torch.zeros(3, 24), "out": torch.zeros(3, 8),

@@ -15,11 +15,11 @@ SHAPES = [(0, 5, 3), (4, 0, 3), (4, 5, 0), (1, 1, 1), (7, 13, 9), (13, 100, 100)
 CPU = torch.device("cpu")
 
 
-def normal(*shape: int, seed: int = 0) -> Tensor:
+def normal(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed + sum(shape)))
 
 
-def check_sum(found: Tensor, a: Tensor, b: Tensor, prior: Tensor | float = 0.0) -> None:
+def check_sum(found, a, b, prior=0.0):
     """Each element is off by at most one rounding a term, of half a unit in the last place."""
     a, b = a.double(), b.double()
     terms = a.abs() @ b.abs() + (prior.double().abs() if isinstance(prior, Tensor) else 0)

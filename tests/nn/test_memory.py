@@ -20,13 +20,13 @@ WRITES = st.lists(st.tuples(st.sets(st.integers(0, 9), max_size=6), st.integers(
 class DictMemory:
     """Every version written, and the start position of the write that replaced it."""
 
-    def __init__(self, history: int) -> None:
-        self.versions: dict[int, list[tuple[int, float]]] = {}
-        self.overwritten: dict[tuple[int, int], int] = {}
+    def __init__(self, history):
+        self.versions = {}
+        self.overwritten = {}
         self.history = history
         self.position = 0
 
-    def write(self, nodes: list[int], value: float, position: int) -> None:
+    def write(self, nodes, value, position):
         for node in nodes:
             versions = self.versions.setdefault(node, [])
             if versions:
@@ -34,7 +34,7 @@ class DictMemory:
             versions.append((position, value))
         self.position = position
 
-    def read(self, node: int, position: int) -> float:
+    def read(self, node, position):
         versions = self.versions.get(node, [])
         for i, (at, value) in reversed(list(enumerate(versions))):
             if at <= position:
@@ -42,11 +42,11 @@ class DictMemory:
                 return value if current or self.keeps(node, at) else 0.0
         return 0.0
 
-    def keeps(self, node: int, at: int) -> bool:
+    def keeps(self, node, at):
         return self.overwritten[node, at] >= self.position - self.history
 
 
-def write(memory: NodeMemory, nodes: list[int], value: float, position: int) -> None:
+def write(memory, nodes, value, position):
     n = len(nodes)
     t = torch.full((n,), position)
     memory.write(

@@ -31,7 +31,7 @@ def _small_pages(monkeypatch):
     monkeypatch.setattr(memory, "_PAGE_BYTES", 12 * 20)
 
 
-def write(to: NodeMemory, nodes: list[int], step: int) -> None:
+def write(to, nodes, step):
     generator = torch.Generator().manual_seed(step)
     n, t = len(nodes), torch.full((len(nodes),), step)
     own, mail = (torch.randn(n, dim, generator=generator) for dim in (to.dim, to.mail_dim))
@@ -39,7 +39,7 @@ def write(to: NodeMemory, nodes: list[int], step: int) -> None:
     to.write(*(column.to(to.clock.device) for column in columns), step)
 
 
-def assert_same(state: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+def assert_same(state, expected):
     assert state.keys() == expected.keys()
     for name, x in expected.items():
         assert torch.equal(state[name].cpu(), x), name

@@ -1,10 +1,7 @@
 """The core is correct at each SIMD level, and identical where products are fused."""
 
-from collections.abc import Callable, Iterator
-
 import pytest
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from helpers.kernels import WIDTHS, AttentionCase, check_close, made_block
@@ -21,17 +18,17 @@ KEY = torch.tensor([0x1234_5678_9ABC_DEF0])
 
 
 @pytest.fixture(autouse=True)
-def level_as_it_was() -> Iterator[None]:
+def level_as_it_was():
     before = _core.simd_level()
     yield
     _core.set_simd_level(before)
 
 
-def normal(*shape: int) -> Tensor:
+def normal(*shape):
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
-def attention(op: Callable = attend) -> list[Tensor]:
+def attention(op=attend):
     """At widths that are and are not multiples of a vector, for own and shared queries."""
     cases = [
         AttentionCase.made(40, 10, widths, shared=shared)
@@ -41,7 +38,7 @@ def attention(op: Callable = attend) -> list[Tensor]:
     return [x for case in cases for x in case.results(op)]
 
 
-def embeddings(*, each: bool) -> list[Tensor]:
+def embeddings(*, each):
     """Of many targets of few neighbors, by projecting each target or each neighbor."""
     found = []
     for h_dim, x_dim, time_dim in [*WIDTHS, (71, 111, 47)]:
@@ -56,7 +53,7 @@ def embeddings(*, each: bool) -> list[Tensor]:
     return found
 
 
-def gelus(gelu: Callable[[Tensor], Tensor]) -> list[Tensor]:
+def gelus(gelu):
     """At sizes that are and are not multiples of a vector, also far from 0."""
     found = []
     for size in (0, 1, 63, 64, 130, 1001):
@@ -67,19 +64,19 @@ def gelus(gelu: Callable[[Tensor], Tensor]) -> list[Tensor]:
     return found
 
 
-def plain_gelu(x: Tensor) -> Tensor:
+def plain_gelu(x):
     dropout = Dropout(0.3)
     dropout.key.copy_(KEY)
     dropout.is_keyed = True
     return dropout.of_shape(len(x)) * F.gelu(x)
 
 
-def products() -> list[Tensor]:
+def products():
     """Of matrices that do and do not fill vectors, tiles and blocks of inner indices."""
     return [product(normal(m, k), normal(k, 40 - m % 9)) for m in SIZES for k in SIZES]
 
 
-def plain_products() -> list[Tensor]:
+def plain_products():
     return [normal(m, k) @ normal(k, 40 - m % 9) for m in SIZES for k in SIZES]
 
 

@@ -10,7 +10,7 @@ from helpers import gpu_stages
 from helpers.gpu_stages import BENCHES, FIRST, MOST_SECONDS, STAGES, TRAININGS, Step, main, run
 
 
-def python(code: str, name: str = "step", **options) -> Step:
+def python(code, name="step", **options):
     return Step(name, [sys.executable, "-c", code], **options)
 
 

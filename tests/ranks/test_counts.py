@@ -1,7 +1,6 @@
 """Counts sharded over ranks match those of one process bit for bit, in a share of its memory."""
 
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
@@ -10,12 +9,12 @@ from hypothesis import strategies as st
 
 from helpers.effort import tries
 from helpers.plans import EVERY_LIST, OF_SOURCE, numbers_of, plan_of
-from helpers.ranks import STRIDE, ThreadPeers, in_threads, spread_events
+from helpers.ranks import STRIDE, in_threads, spread_events
 from helpers.strategies import event_lists, skewed_events
 from helpers.worlds import in_world
 from tgflow import EventBatch, TemporalGraph
-from tgflow.base.peers import Peers, RanksDisagree, Shard
-from tgflow.graph.counts import LOOP, Count, Number
+from tgflow.base.peers import RanksDisagree, Shard
+from tgflow.graph.counts import LOOP, Count
 from tgflow.graph.events import concat
 from tgflow.nn.groups import PAIR_GROUPS
 from tgflow.nn.groups import numbers_of as numbers_of_groups
@@ -37,11 +36,11 @@ EVERY_NUMBER = [
 ]
 
 
-def some_pairs(events: EventBatch, stop: int, seed: int, size: int, m: int) -> CountedPairs:
+def some_pairs(events, stop, seed, size, m):
     """Return pairs of any known and unknown nodes, as of any position and time up to `stop`."""
     generator = torch.Generator().manual_seed(seed)
 
-    def ints(high: int, *shape: int) -> torch.Tensor:
+    def ints(high, *shape):
         return torch.randint(0, high, shape, generator=generator)
 
     t = events.t[ints(len(events), size)] + ints(3, size) if len(events) else ints(3, size)
@@ -53,12 +52,7 @@ def some_pairs(events: EventBatch, stop: int, seed: int, size: int, m: int) -> C
     return CountedPairs(asked, own, STRIDE * ints(NODES, size, m), ints(stop + 1, size), stop)
 
 
-def answers(
-    events: EventBatch,
-    numbers: list[Number],
-    turns: list[list[list[CountedPairs]]],
-    peers: ThreadPeers | None = None,
-) -> list[list[torch.Tensor]]:
+def answers(events, numbers, turns, peers=None):
     """Return the answers of a rank, or of one process for the last rank, by turn and batch."""
     graph = TemporalGraph(shard=None if peers is None else peers.shard)
     graph.append(events)
@@ -125,7 +119,7 @@ def test_pairs_of_shards_match_one_process(events, world, stops, replace):
     ends = sorted(min(2 + stop, len(events)) for stop in stops)
     drawn = NegativeSampler(historical=2, replace=replace)
 
-    def work(peers: ThreadPeers) -> list[tuple[int, torch.Tensor, torch.Tensor, int]]:
+    def work(peers):
         graph, found = TemporalGraph(shard=peers.shard), []
         graph.append(events)
         history = PairHistory(graph.log, shard=peers.shard)
@@ -151,7 +145,7 @@ def test_pairs_of_a_shard_are_read_by_all_ranks():
         PairHistory(graph.log, shard=graph.shard).upto(30, pairs=True)
 
 
-def grown(peers: Peers) -> tuple[int, int]:
+def grown(peers):
     """Return the bytes of a rank's counts, and of memory that it took, after many small steps."""
     ends = torch.rand(2, 60_000, generator=torch.Generator().manual_seed(0)).pow(1.5) * 500
     events = EventBatch(*ends.long().unbind(0), torch.arange(60_000))
@@ -177,7 +171,7 @@ def test_memory_of_a_rank_falls_with_the_world():
 def test_ranks_whose_batches_end_apart_disagree():
     events = spread_events(skewed_events(20, 5))
 
-    def work(peers: ThreadPeers) -> Any:
+    def work(peers):
         turn = [some_pairs(events, 10 + peers.rank, 1, 2, 1)]
         return answers(events, EVERY_NUMBER, [[turn, turn]], peers)
 

@@ -1,7 +1,5 @@
 """Ranks on two hosts: outages of the network, and hosts that leave and return."""
 
-from __future__ import annotations
-
 import json
 import time
 

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.effort import tries
-from helpers.ranks import STRIDE, ThreadPeers, in_threads, spread
+from helpers.ranks import STRIDE, in_threads, spread
 from tgflow.base.peers import Peers
 from tgflow.base.slice_schedule import SliceSchedule
 from tgflow.graph.batch import HostEvents, Share
@@ -19,7 +18,7 @@ from tgflow.nn.history import NODE, SINCE
 from tgflow.nn.mail import Aggregator, store_mail
 from tgflow.nn.memory import NodeMemory
 from tgflow.nn.messages import Messages, NewEvents
-from tgflow.ranks.memory import ShardedMemory, WantedRows, request_rows
+from tgflow.ranks.memory import ShardedMemory, request_rows
 from tgflow.ranks.parcel import exchange_parcels
 from tgflow.ranks.reducer import MailRoutes
 
@@ -40,11 +39,11 @@ class MemoryStream:
     """Events by which each batch reads back, and for which history is kept."""
     seed: int
 
-    def begin(self, number: int) -> int:
+    def begin(self, number):
         """Return the log position at which a batch begins."""
         return sum(self.sizes[:number])
 
-    def share(self, number: int, numbers: range = range(SLICES)) -> Share:
+    def share(self, number, numbers=range(SLICES)):
         """Return slices of a batch, with the events of the whole batch."""
         begin, num_new = self.begin(number), self.sizes[number]
         num_rows, end = num_new + self.replayed, begin + num_new
@@ -55,7 +54,7 @@ class MemoryStream:
         host = HostEvents(eid, src, dst, 5 * eid, begin, end, torch.zeros(num_rows, 1).bool())
         return Share((), numbers, SLICES, 0, number, num_new, 0, host)
 
-    def messages(self, share: Share) -> dict[int, Messages]:
+    def messages(self, share):
         """Return the messages of the new events of each slice, with distinct values."""
         found = {}
         for number in share.numbers:
@@ -66,7 +65,7 @@ class MemoryStream:
             found[number] = Messages(columns, 2, last_only=self.aggregator == "last")
         return found
 
-    def queries(self, number: int, rank: int) -> list[Any]:
+    def queries(self, number, rank):
         """Return the queries of a rank in a micro-batch, possibly none."""
         begins = torch.tensor([self.begin(each) for each in range(number + 1)])
         oldest = int((begins >= begins[-1] - self.past).nonzero()[0])
@@ -78,13 +77,13 @@ class MemoryStream:
             found.append(SimpleNamespace(nodes=nodes, position=begins[batch]))
         return found
 
-    def store(self, memory: Any, share: Share, messages: Messages) -> None:
+    def store(self, memory, share, messages):
         """Store the messages of a batch."""
         events = NewEvents.of_host(share.host, share.num_new, torch.device("cpu"))
         store_mail(memory, events, messages, self.aggregator)
 
 
-def memory_streams() -> st.SearchStrategy[MemoryStream]:
+def memory_streams():
     """Short streams, with batches of one event and of fewer events than slices."""
     return st.builds(
         MemoryStream,
@@ -99,13 +98,13 @@ def memory_streams() -> st.SearchStrategy[MemoryStream]:
 STREAM = MemoryStream([5, 9, 2, 7], 3, "last", 20, 4)
 
 
-def sharded(peers: Peers, past: int) -> ShardedMemory:
+def sharded(peers, past):
     memory = ShardedMemory(NodeMemory(DIM, MAIL_DIM), peers)
     memory.keep_past(past)
     return memory
 
 
-def sent_to_owners(peers: Peers, share: Share, own: dict[int, Messages]) -> Messages:
+def sent_to_owners(peers, share, own):
     """Return the messages that this rank stores."""
     routes = MailRoutes(peers.shard, share, own)
     found = exchange_parcels(
@@ -118,14 +117,14 @@ def sent_to_owners(peers: Peers, share: Share, own: dict[int, Messages]) -> Mess
     return routes.joined([[*each.values()] for each in found])
 
 
-def own_slices(peers: Peers) -> range:
+def own_slices(peers):
     return SliceSchedule(SLICES, peers.world).slices_of(peers.rank)
 
 
-def read_by_owners(peers: ThreadPeers, stream: MemoryStream, turn: int) -> Any:
+def read_by_owners(peers, stream, turn):
     """Read and store a stream, fetching `turn` micro-batches at once; return the read rows."""
     memory, reads = sharded(peers, stream.past), []
-    ahead: list[WantedRows] = []
+    ahead = []
     for number in range(len(stream.sizes)):
         if not ahead:
             numbers = range(number, min(number + turn, len(stream.sizes)))
@@ -139,7 +138,7 @@ def read_by_owners(peers: ThreadPeers, stream: MemoryStream, turn: int) -> Any:
     return reads, memory
 
 
-def read_alone(stream: MemoryStream, world: int) -> tuple[list[list[Any]], NodeMemory]:
+def read_alone(stream, world):
     """Return the rows each rank reads from an unsharded memory, and its final state."""
     memory, reads = NodeMemory(DIM, MAIL_DIM), [[] for _ in range(world)]
     memory.keep_past(stream.past)
@@ -154,7 +153,7 @@ def read_alone(stream: MemoryStream, world: int) -> tuple[list[list[Any]], NodeM
     return reads, memory
 
 
-def assert_shard_of(found: ShardedMemory, whole: NodeMemory, peers: Peers) -> None:
+def assert_shard_of(found, whole, peers):
     """Check that a shard's state matches the unsharded memory for its nodes, with history."""
     shard = peers.shard
     state, expected = found.owned.state_dict(), whole.state_dict()

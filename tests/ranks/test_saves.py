@@ -6,8 +6,6 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,13 +14,7 @@ from helpers.crash_states import Quick, RecordingFs, explore, of
 from helpers.ranks import thread_peers
 from helpers.worlds import run_apart
 from tgflow.base.peers import PARTS, PeerLost
-from tgflow.checkpoint import (
-    Checkpoint,
-    CheckpointStore,
-    CheckpointWriter,
-    WriterStats,
-    read_manifest,
-)
+from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter, read_manifest
 from tgflow.checkpoint.checkpoint import part_section
 from tgflow.checkpoint.durable.fs import RealFs
 from tgflow.checkpoint.sections import put_pieces
@@ -63,20 +55,9 @@ def check(found, step, parts=ALL):
 
 
 class Savers:
-    """The writers of all ranks of a world.
+    """The writers of all ranks of a world; `store` has settings of rank 0's `CheckpointStore`."""
 
-    Args:
-        directories: Checkpoint directory of each rank.
-        fs: File operations of each rank; None: the system's.
-        store: Settings of rank 0's `CheckpointStore`.
-    """
-
-    def __init__(
-        self,
-        directories: Iterable[Path],
-        fs: Callable[[int], RealFs | None] = lambda rank: None,
-        **store: int,
-    ) -> None:
+    def __init__(self, directories, fs=lambda rank: None, **store):
         places = [*directories]
         self.peers = thread_peers(len(places))
         self.leader = CheckpointStore(places[0], fs=fs(0), **store)
@@ -90,7 +71,7 @@ class Savers:
         ]
         self.writers = [CheckpointWriter(store) for store in self.stores]
 
-    def submit(self, step: int, fill: Callable[[Checkpoint], object]) -> None:
+    def submit(self, step, fill):
         """Start saving the checkpoint of `fill` on all ranks."""
         for peers, writer in zip(self.peers, self.writers, strict=True):
             checkpoint = Checkpoint({}, shard=peers.shard)
@@ -98,13 +79,13 @@ class Savers:
             writer.wait()
             assert writer.submit(step, checkpoint)
 
-    def save(self, step: int, fill: Callable[[Checkpoint], object]) -> Path | None:
+    def save(self, step, fill):
         """Save, and return the path; None if it failed. Raises errors of the writers."""
         self.submit(step, fill)
         stats = self.wait()[0]
         return stats.last_path if stats.last_step == step else None
 
-    def wait(self) -> list[WriterStats]:
+    def wait(self):
         """Return the results of all ranks after pending saves. Raises errors of the writers."""
         return [writer.wait() for writer in self.writers]
 

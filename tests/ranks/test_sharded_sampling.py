@@ -8,25 +8,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.effort import tries
-from helpers.ranks import Growth, ThreadPeers, growths, in_threads, some_queries
+from helpers.ranks import Growth, growths, in_threads, some_queries
 from helpers.strategies import samplers
 from tgflow.base.peers import RanksDisagree
-from tgflow.graph import TemporalGraph
 from tgflow.graph.sampling import Frontier, Sampler
 from tgflow.graph.sampling.expand import distinct
-from tgflow.graph.sampling.hops import Hops, hop_by_hop, walk_here
+from tgflow.graph.sampling.hops import hop_by_hop, walk_here
 from tgflow.ranks.sharded_sampling import ShardedSampler
 
 GROWTH = Growth("undirected", [("append", 60), ("append_late", 9), ("append", 20)], 4)
 
 
-def roots_of(graph: TemporalGraph, rank: int, batch: int, size: int, each: bool) -> Frontier:
+def roots_of(graph, rank, batch, size, each):
     """Return the queries of a rank's batch, with a cutoff each if `each`."""
     nodes, t, before = some_queries(size, graph.num_events, 100 * batch + rank)
     return Frontier(nodes, t, before if each else None)
 
 
-def assert_equal(found: Hops, expected: Hops) -> None:
+def assert_equal(found, expected):
     assert torch.equal(found.roots, expected.roots)
     pairs = [*zip(found.frontiers, expected.frontiers, strict=True)]
     for one, other in [*pairs, *zip(found.blocks, expected.blocks, strict=True)]:
@@ -60,11 +59,11 @@ def test_answers_of_shard_owners_match_the_whole_graph(
         for batch in range(turn)
     ]  # fmt: skip
 
-    def roots(rank: int, batch: int) -> Frontier:
+    def roots(rank, batch):
         queries = roots_of(whole, rank, batch, sizes[rank], each)
         return distinct(queries, None)[0] if dedup else queries
 
-    def work(peers: ThreadPeers) -> list[Hops]:
+    def work(peers):
         graph = growth.shard(peers.shard)
         asking = ShardedSampler(graph, peers, sampler, relations=relations)
         return asking.walk(

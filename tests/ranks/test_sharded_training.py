@@ -3,7 +3,6 @@
 import threading
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -35,7 +34,7 @@ HERE = replace(CONFIG, num_threads=0)
 _MAKING = threading.Lock()
 
 
-def model_of(name: str, peers: Any) -> Any:
+def model_of(name, peers):
     """Return the same model on all ranks, although threads share torch's generator."""
     with _MAKING:
         model = made_model(name, dropout=0.2)
@@ -48,13 +47,7 @@ GRAPH, MEMORY = "graph", "memory"
 Sharded = tuple[str, ...]
 
 
-def trainer_of(
-    name: str,
-    config: ContinualConfig,
-    peers: Any = None,
-    sharded: Sharded = (GRAPH,),
-    horizon: Horizon | None = None,
-) -> ContinualTrainer:
+def trainer_of(name, config, peers=None, sharded=(GRAPH,), horizon=None):
     model = model_of(name, peers)
     if peers is not None and MEMORY in sharded:
         model = with_sharded_memory(model, peers)
@@ -63,7 +56,7 @@ def trainer_of(
     return ContinualTrainer(model, graph, config, peers=peers)
 
 
-def left_by(trainer: ContinualTrainer, batches: Any, shard: Shard | None = None) -> Any:
+def left_by(trainer, batches, shard=None):
     losses = Losses()
     trainer.run(batches, losses)
     return sections_of(trainer, Shard() if shard is None else shard), losses.seen
@@ -74,16 +67,14 @@ ALL = (GRAPH, MEMORY)
 
 @pytest.mark.parametrize("horizon", [slow(None), Horizon(18), slow(Horizon(ticks=40))], ids=str)
 @pytest.mark.parametrize("sharded", cases([ALL, (MEMORY,)], [ALL]))
-def test_sharded_training_resumes_with_any_number_of_ranks(
-    sharded: Sharded, horizon: Horizon | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sharded_training_resumes_with_any_number_of_ranks(sharded, horizon, monkeypatch):
     """Saved by two, one, four and three ranks, beyond the history that replay reads."""
     monkeypatch.setattr(EventLog, "piece", 8)
     config = replace(HERE, replay_horizon=20)
     whole = trainer_of("tgn+pairs", config, horizon=horizon)
     expected = left_by(whole, [EVENTS])[0]
     assert (whole.graph.log.first > 16) == (horizon is not None)
-    saved: Any = None
+    saved = None
     for world, events in (
         (2, EVENTS[:16]),
         (1, EVENTS[16:32]),
@@ -91,7 +82,7 @@ def test_sharded_training_resumes_with_any_number_of_ranks(
         (3, EVENTS[48:]),
     ):
 
-        def work(peers: Any, events: Any = events, before: Any = saved) -> Any:
+        def work(peers, events=events, before=saved):
             trainer = trainer_of("tgn+pairs", config, peers, sharded, horizon)
             if before is not None:
                 trainer = ContinualTrainer.from_checkpoint(
@@ -109,14 +100,14 @@ def test_sharded_training_resumes_with_any_number_of_ranks(
     assert_sections([sections], expected)
 
 
-def test_unsharded_checkpoint_is_divided_among_ranks() -> None:
+def test_unsharded_checkpoint_is_divided_among_ranks():
     """Saved by a process without sharding."""
     whole = trainer_of("tgn", replace(HERE, slices=1))
     whole.run([EVENTS[:32]])
     saved = whole.checkpoint()
     expected = ContinualTrainer.from_checkpoint(model_of("tgn", None), deepcopy(saved), HERE)
 
-    def work(peers: Any) -> Any:
+    def work(peers):
         model = with_sharded_memory(model_of("tgn", peers), peers)
         trainer = ContinualTrainer.from_checkpoint(model, deepcopy(saved), HERE, peers=peers)
         return left_by(trainer, [EVENTS[32:]], peers.shard)[0]
@@ -124,7 +115,7 @@ def test_unsharded_checkpoint_is_divided_among_ranks() -> None:
     assert_sections(in_threads(3, work), left_by(expected, [EVENTS[32:]])[0])
 
 
-def stopped(peers: Any, sharded: Sharded) -> Any:
+def stopped(peers, sharded):
     """Stop in the middle of a stream with prefetched batches; all ranks resume."""
     trainer = trainer_of("tgn", CONFIG, peers, sharded)
     position = 0
@@ -139,7 +130,7 @@ def stopped(peers: Any, sharded: Sharded) -> Any:
 
 
 @pytest.mark.parametrize("sharded", cases([ALL, (MEMORY,)], [ALL]))
-def test_ranks_with_prefetched_batches_stop_together(sharded: Sharded) -> None:
+def test_ranks_with_prefetched_batches_stop_together(sharded):
     found = in_world(3, stopped, sharded)
     assert found == [found[0]] * 3
     assert found[0][0] in (16, 32)

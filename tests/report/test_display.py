@@ -1,7 +1,5 @@
 """Terminal display during a run."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

@@ -1,7 +1,5 @@
 """Run report page: self-contained, consistent with the records, escaped names."""
 
-from __future__ import annotations
-
 import html
 import html.parser
 import json

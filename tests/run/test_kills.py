@@ -45,6 +45,7 @@ from tgflow.run.scores import score_files
 
 START = LogPosition(0, HEADER_BYTES)
 LABELED = ["--task", "edge", "--target", "f1", "--classes", "31"]
+ON_DISK = ["--features", "f0", "--edge-table", "disk", "--edge-cache", "4KiB"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600 + 30 * KILLS)]
 
 
@@ -163,7 +164,7 @@ def read_rows(path):
     return list(csv.DictReader(whole.splitlines()))
 
 
-@pytest.mark.parametrize(("ending", "task"), [("parquet", ()), ("csv", LABELED)])
+@pytest.mark.parametrize(("ending", "task"), [("parquet", ()), ("csv", [*LABELED, *ON_DISK])])
 def test_scores_are_written_exactly_once(record_property, tmp_path, ending, task):
     kills = max(1, KILLS // 2)
     stream = write_rows(tmp_path / "made.csv", BATCH * 8 * kills, days=3)

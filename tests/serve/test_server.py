@@ -1,7 +1,5 @@
 """HTTP server: the answers of a predictor, and readable errors."""
 
-from __future__ import annotations
-
 import asyncio
 import html
 import http.client

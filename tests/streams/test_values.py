@@ -1,7 +1,5 @@
 """One table of odd values gives the same events and refusals whatever it is read from."""
 
-from __future__ import annotations
-
 import io
 import json
 from types import SimpleNamespace
@@ -196,7 +194,7 @@ def test_null_that_made_floats_of_ids_is_named_with_its_row(tmp_path, kind, name
     columns = {name: np.arange(row + 3) for name in ("src", "dst", "t")}
     values = columns[name] = columns[name].astype(np.float64)
     values[row] = np.nan
-    table: object = pa.table(columns)
+    table = pa.table(columns)
     if kind == "frame":
         table = pd.DataFrame(columns)
     elif kind == "tensors":

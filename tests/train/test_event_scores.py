@@ -1,7 +1,5 @@
 """Scores of each event before it is learned, and calibrated probabilities."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -136,7 +136,7 @@ def test_mrr_of_returns_first_meetings_and_last_destinations_matches_a_scan(ever
     )
     trainer = ContinualTrainer(Fixed(), TemporalGraph(edge_x_dim=3), config, scores=True)
     rows = [*zip(events.src.tolist(), events.dst.tolist(), events.t.tolist(), strict=True)]
-    found: dict[str, list[float]] = {}
+    found = {}
     for record in trainer.steps(pieces(events, 50)):
         for eid, rank in zip(record.eid.tolist(), record.scores.rank.tolist(), strict=True):
             if math.isnan(rank):

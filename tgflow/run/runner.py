@@ -151,9 +151,10 @@ class Runner:
         if not order & (Order.STOP | Order.STOP_FOR_MEMORY):
             return
         self.flow.check()
+        assert self.control is not None, "this process alone was not asked to stop"
         if Order.STOP_FOR_MEMORY in order:
-            who = None if self.control is None else self.control.requester(Order.STOP_FOR_MEMORY)
-            raise rank_at_limit(who or "another rank")
+            raise rank_at_limit(self.control.requester(Order.STOP_FOR_MEMORY) or "another rank")
+        self.flow.stop_for(f"a signal to {self.control.requester(Order.STOP) or 'another rank'}")
         raise Stopped
 
     def _drain(self) -> None:

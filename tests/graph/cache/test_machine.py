@@ -33,10 +33,10 @@ class CacheMachine(RuleBasedStateMachine):
         self.snapshots = []
         self.next_value = 1000.0
 
-    def ids(self, data) -> list[int]:
+    def ids(self, data):
         return data.draw(st.lists(st.integers(-1, len(self.rows) - 1), max_size=12))
 
-    def new_rows(self, size: int) -> torch.Tensor:
+    def new_rows(self, size):
         self.next_value += size
         return torch.arange(self.next_value - size, self.next_value)[:, None].repeat(1, 3)
 

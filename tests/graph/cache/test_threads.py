@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from helpers.caches import made_cache, made_rows
-from tgflow.graph.cache.contents import Policy
 
 SIZE, DIM = 400, 7
 
@@ -21,9 +20,9 @@ def gather_often(cache, seed, wrong, times=60):
 
 
 @pytest.mark.parametrize("policy", ["lru", "lfu"])
-def test_concurrent_gathers_snapshots_and_changes(policy: Policy):
+def test_concurrent_gathers_snapshots_and_changes(policy):
     cache = made_cache(50, policy, size=SIZE, dim=DIM)
-    wrong: list[torch.Tensor] = []
+    wrong = []
     threads = [threading.Thread(target=gather_often, args=(cache, i, wrong)) for i in range(4)]
     for thread in threads:
         thread.start()
@@ -44,7 +43,7 @@ def test_concurrent_gathers_snapshots_and_changes(policy: Policy):
 def test_concurrent_gathers_and_appends():
     rows = made_rows(40 * 8, DIM)
     cache = made_cache(50, "lru", size=8, dim=DIM)
-    wrong: list[torch.Tensor] = []
+    wrong = []
     told = [8]
 
     def follow():

@@ -4,10 +4,9 @@ import sys
 
 import pytest
 import torch
-from torch import Tensor
 
 from tgflow import NO_NODE, EventBatch, TemporalGraph, sample_hops
-from tgflow.graph.sampling import Hops, to_blocks, to_dgl, to_pyg
+from tgflow.graph.sampling import to_blocks, to_dgl, to_pyg
 from tgflow.graph.sampling.blocks import import_dgl
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of DGL's sources
@@ -29,7 +28,7 @@ def pyg():
 
 
 @pytest.fixture(params=[False, True], ids=["every", "distinct"])
-def hops(request) -> Hops:
+def hops(request):
     """Two hops from queries with repeats, padding, and a node without history."""
     generator = torch.Generator().manual_seed(4)
     src, dst = torch.randint(0, 12, (2, 80), generator=generator)
@@ -39,14 +38,14 @@ def hops(request) -> Hops:
     return sample_hops(graph, nodes, t, (4, 3), dedup=request.param)
 
 
-def features(nodes: Tensor) -> Tensor:
+def features(nodes):
     """A row per node; zeros for padding."""
     table = torch.randn(500, DIM, generator=torch.Generator().manual_seed(1))
     table[400:] = 0
     return table[nodes]
 
 
-def sums(hops: Hops) -> Tensor:
+def sums(hops):
     """Two blocks of h' = h + the sum of the neighbors' h, on the fixed shapes. [Q, DIM]."""
     h = features(hops.inputs.nodes)
     for block in reversed(hops.blocks):

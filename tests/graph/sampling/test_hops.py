@@ -13,7 +13,7 @@ from tgflow.graph.sampling import hops as hops_module
 from tgflow.graph.sampling import sample_neighbors, to_blocks
 
 
-def queries(events, generator: torch.Generator, size: int = 9):
+def queries(events, generator, size=9):
     """Some nodes, including unknown ones and padding, at some times of the stream."""
     nodes = torch.randint(-1, 8, (size,), generator=generator)
     at = torch.randint(0, max(1, len(events)), (size,), generator=generator)

@@ -13,7 +13,7 @@ from tgflow.graph.sampling import sample_neighbors
 NUM_QUERIES = 20_000
 
 
-def star(t: list[int], relation: list[int] | None = None) -> TemporalGraph:
+def star(t, relation=None):
     """A stream in which node 0 has events at these times."""
     leaf = torch.arange(1, len(t) + 1)
     relations = None if relation is None else torch.tensor(relation)
@@ -22,7 +22,7 @@ def star(t: list[int], relation: list[int] | None = None) -> TemporalGraph:
     )
 
 
-def draw(graph: TemporalGraph, sampler: Sampler, t: int, k: int, **options) -> torch.Tensor:
+def draw(graph, sampler, t, k, **options):
     """The events drawn by many queries of node 0, int64 [NUM_QUERIES, k]."""
     nodes = torch.zeros(NUM_QUERIES, dtype=torch.int64)
     eid = sample_neighbors(graph, sampler, nodes, torch.full_like(nodes, t), k, **options).eid
@@ -30,7 +30,7 @@ def draw(graph: TemporalGraph, sampler: Sampler, t: int, k: int, **options) -> t
     return eid
 
 
-def successive(weights: list[float], k: int) -> dict[tuple[int, ...], float]:
+def successive(weights, k):
     """Return the probability of every set of `k` drawn sequentially by weight."""
     chances = {}
     for subset in combinations(range(len(weights)), k):
@@ -45,7 +45,7 @@ def successive(weights: list[float], k: int) -> dict[tuple[int, ...], float]:
     return chances
 
 
-def check(eid: torch.Tensor, chances: dict[tuple[int, ...], float]) -> None:
+def check(eid, chances):
     """Fail unless the rows are drawn with these probabilities; rare ones are tested together."""
     rows, counts = torch.unique(eid, dim=0, return_counts=True)
     found = {tuple(row): count for row, count in zip(rows.tolist(), counts.tolist(), strict=True)}

@@ -1,12 +1,9 @@
 """Python samplers match native ones and cannot return events a query must not see."""
 
-from typing import Any
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 import tgflow as tg
 from helpers.devices import opened
@@ -19,9 +16,7 @@ from tgflow.graph.sampling import sample_neighbors
 from tgflow.testing.reference import ReferenceGraph
 
 
-def recent(
-    graph: TemporalGraph, nodes: Tensor, t: Tensor, before: Tensor, since: int, k: int, key: int
-) -> Tensor:
+def recent(graph, nodes, t, before, since, k, key):
     """Find the latest events of each node in plain Python, oldest first."""
     log = ReferenceGraph(graph.log.read(0, graph.num_events), graph.direction)
     rows = []
@@ -37,7 +32,7 @@ def test_function_equal_to_recent_returns_its_neighbors(events, k, direction, da
     nodes, t = every_query(events)
     limits = st.integers(0, len(events) + 3)
     each = st.lists(limits, min_size=len(nodes), max_size=len(nodes)).map(torch.tensor)
-    as_of: Any = data.draw(st.none() | limits | each.map(lambda column: column.to(torch.int64)))
+    as_of = data.draw(st.none() | limits | each.map(lambda column: column.to(torch.int64)))
     limits = {"as_of": as_of, "since": data.draw(st.integers(0, len(events)))}
     found = sample_neighbors(graph, Sampler.of(recent), nodes, t, k, **limits)
     native = sample_neighbors(graph, Sampler.recent(), nodes, t, k, **limits)
@@ -46,7 +41,7 @@ def test_function_equal_to_recent_returns_its_neighbors(events, k, direction, da
 
 
 @each_variant
-def test_batches_of_a_function_match_the_strategy(variant: dict[str, Any]) -> None:
+def test_batches_of_a_function_match_the_strategy(variant):
     graph = TemporalGraph.from_events(made_events(90))
     native = recent_plan(graph, **variant | {"strategy": "recent"})
     plan = recent_plan(graph, **variant | {"strategy": recent})
@@ -72,9 +67,9 @@ EVENTS = tg.EventBatch(*torch.tensor([[0, 1, 0, 0], [1, 2, 2, 1], [10, 20, 30, 3
         (None, r"must return int64 \[1, 2\], got NoneType"),
     ],
 )
-def test_function_that_returns_a_wrong_event_is_refused(returned: Any, message: str) -> None:
+def test_function_that_returns_a_wrong_event_is_refused(returned, message):
     graph = TemporalGraph.from_events(EVENTS)
-    answer: Any = None if returned is None else torch.tensor(returned)
+    answer = None if returned is None else torch.tensor(returned)
     since = 1 if "horizon" in message else 0
     sampler = Sampler.of(lambda graph, nodes, t, before, since, k, key: answer)
     with pytest.raises(ValueError, match=message):
@@ -83,7 +78,7 @@ def test_function_that_returns_a_wrong_event_is_refused(returned: Any, message: 
         )
 
 
-def test_function_is_refused_where_unsupported() -> None:
+def test_function_is_refused_where_unsupported():
     graph, one = TemporalGraph.from_events(EVENTS), torch.tensor([0])
     there = TemporalGraph.from_events(EVENTS, device=opened("apart"))
     shard = TemporalGraph.from_events(EVENTS, shard=Shard(0, 2))

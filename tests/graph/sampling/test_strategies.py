@@ -41,7 +41,7 @@ HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 by_name = pytest.mark.parametrize("sampler", ALL, ids=lambda sampler: sampler.strategy)
 
 
-def assert_equal(got: Neighbors, expected: Neighbors) -> None:
+def assert_equal(got, expected):
     for name in ("nodes", "t", "eid", "count"):
         torch.testing.assert_close(getattr(got, name), getattr(expected, name), rtol=0, atol=0)
 
@@ -107,7 +107,7 @@ def test_neighbors_match_a_hand_computed_example():
 
 
 @cache
-def long_histories(half_life: int) -> tuple[EventBatch, ReferenceGraph, torch.Tensor, torch.Tensor]:
+def long_histories(half_life):
     """Return events, their graph, and query nodes and times."""
     generator = torch.Generator().manual_seed(half_life)
     size = 6000
@@ -122,9 +122,7 @@ def long_histories(half_life: int) -> tuple[EventBatch, ReferenceGraph, torch.Te
 
 
 @cache
-def expected_of(
-    half_life: int, relations: tuple[int, ...] | None
-) -> list[tuple[Sampler, int, Neighbors]]:
+def expected_of(half_life, relations):
     """Return the expected neighbors of every sampler for every k, the same on all devices."""
     _, graph, *query = long_histories(half_life)
     lasting = (Sampler.window(width=20 * half_life), Sampler.decayed(half_life=half_life))

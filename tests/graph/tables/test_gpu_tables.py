@@ -1,8 +1,5 @@
 """Tables read by kernels: in CUDA stream order, and in captured graphs."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -22,7 +19,7 @@ class Captured:
     calls: list[tuple] = field(default_factory=list)
 
     @classmethod
-    def of(cls, gpu: EmulatedDevice, call: Callable[[], object]) -> Captured:
+    def of(cls, gpu, call):
         graph, kernels = cls(gpu), gpu.kernels
         gpu.kernels, gpu.of_thread.captures = graph, True
         try:
@@ -31,11 +28,11 @@ class Captured:
             gpu.kernels, gpu.of_thread.captures = kernels, False
         return graph
 
-    def launch(self, name, blocks, threads, *arguments) -> None:
+    def launch(self, name, blocks, threads, *arguments):
         copies = [type(each).from_buffer_copy(each) for each in arguments]
         self.calls.append((name, blocks, threads, *copies))
 
-    def replay(self) -> None:
+    def replay(self):
         for call in self.calls:
             self.gpu.kernels.launch(*call)
 

@@ -76,7 +76,7 @@ def test_rows_can_be_read_while_the_table_grows(placement, device):
     table = made(placement, device, 33, torch.int64)
     done, place = threading.Event(), place_of(device)
 
-    def read(seed: int) -> None:
+    def read(seed):
         generator, last = torch.Generator().manual_seed(seed), False
         while not last:
             last, size = done.is_set(), len(table)

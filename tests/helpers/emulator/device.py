@@ -5,18 +5,15 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from helpers.emulator import Emulator
-from helpers.emulator.streams import LateStreams, Point, Work, overwrite
+from helpers.emulator.streams import LateStreams, Point, overwrite
 from helpers.emulator.tensors import EmulatedTensor, Late, emulated_device, pin, watching
 from tgflow.cuda.device import Device, exclusively, register_device
 
@@ -32,18 +29,18 @@ class EmulatedEvent:
     point: Point | None = None
     """Work that it follows, of late streams."""
 
-    def elapsed_time(self, end: EmulatedEvent) -> float:
+    def elapsed_time(self, end):
         assert self.query(), "asked for before it was done"
         assert end.query(), "asked for before it was done"
         return 1e3 * (end.time - self.time)
 
-    def query(self) -> bool:
+    def query(self):
         self.gpu.refuse_in_capture("querying an event")
         if self.point is not None and self.gpu.late is not None:
             return self.gpu.late.is_done(self.point)
         return self.stream not in self.gpu.busy
 
-    def synchronize(self) -> None:
+    def synchronize(self):
         self.gpu.refuse_in_capture("waiting for an event")
         self.gpu.synchronized += 1
         self.gpu.busy.discard(self.stream)
@@ -58,12 +55,7 @@ class EmulatedGraph:
     may share memory.
     """
 
-    def __init__(
-        self,
-        gpu: EmulatedDevice,
-        work: Callable[[], Sequence[Tensor]],
-        pool: list[weakref.ref[EmulatedGraph]],
-    ) -> None:
+    def __init__(self, gpu, work, pool):
         self._gpu, self._pool = gpu, pool
         Late.of_thread.sink = capture = _Capture(gpu)
         gpu.of_thread.captures = True
@@ -77,7 +69,7 @@ class EmulatedGraph:
         self._number = len(pool)
         pool.append(weakref.ref(self))
 
-    def replay(self) -> None:
+    def replay(self):
         self._gpu.refuse_in_capture("replaying a graph")
         for work in self._captured:
             self._gpu.put(work)
@@ -90,18 +82,18 @@ class EmulatedGraph:
 class _Capture:
     """Takes the work of a capture, which does not run."""
 
-    def __init__(self, gpu: EmulatedDevice) -> None:
+    def __init__(self, gpu):
         self._gpu = gpu
-        self.work: list[Work] = []
-        self.kept: list[Tensor] = []
+        self.work = []
+        self.kept = []
 
-    def put(self, work: Work) -> None:
+    def put(self, work):
         self.work.append(work)
 
-    def settle(self) -> None:
+    def settle(self):
         self._gpu.refuse_in_capture("synchronizing")
 
-    def own(self, memory: Tensor) -> object:
+    def own(self, memory):
         self.kept.append(memory)
         return _Owner(memory, lambda: self.put(partial(overwrite, memory)))
 
@@ -109,8 +101,8 @@ class _Capture:
 class _Owner:
     """Frees memory at its end, for streams other than its own if it was kept for them."""
 
-    def __init__(self, memory: Tensor, free: Callable[[], None]) -> None:
-        self.kept_for: set[int] = set()
+    def __init__(self, memory, free):
+        self.kept_for = set()
         self._end = weakref.finalize(self, free)
         self._end.atexit = False
 
@@ -118,16 +110,16 @@ class _Owner:
 class _LateStream:
     """The current stream of late streams."""
 
-    def __init__(self, gpu: EmulatedDevice, late: LateStreams) -> None:
+    def __init__(self, gpu, late):
         self._gpu, self._late = gpu, late
 
-    def put(self, work: Work) -> None:
+    def put(self, work):
         self._gpu.put(work)
 
-    def settle(self) -> None:
+    def settle(self):
         self._late.settle(self._late.point(self._gpu.current))
 
-    def own(self, memory: Tensor) -> object:
+    def own(self, memory):
         streams = {self._gpu.current}
         owner = _Owner(memory, partial(self._late.free, memory, streams))
         owner.kept_for = streams
@@ -163,16 +155,16 @@ class EmulatedDevice:
     """Streams being captured, and by which thread."""
 
     @property
-    def current(self) -> int:
+    def current(self):
         """The current CUDA stream of this thread."""
         return getattr(self.of_thread, "stream", 0)
 
     @current.setter
-    def current(self, stream: int) -> None:
+    def current(self, stream):
         self.of_thread.stream = stream
 
     @classmethod
-    def apart(cls, kernels: Emulator | None = None) -> EmulatedDevice:
+    def apart(cls, kernels=None):
         """Return a device whose tensors are distinct from CPU tensors."""
         gpu = cls(kernels or Emulator(), device=emulated_device())
         gpu.kernels.put = gpu.put
@@ -180,9 +172,7 @@ class EmulatedDevice:
 
     @classmethod
     @contextmanager
-    def with_late_streams(
-        cls, seed: int, kernels: Emulator | None = None
-    ) -> Iterator[EmulatedDevice]:
+    def with_late_streams(cls, seed, kernels=None):
         """Register a device whose work runs late; at the end everything has run."""
         gpu = cls.apart(kernels)
         gpu.late = late = LateStreams(seed)
@@ -194,7 +184,7 @@ class EmulatedDevice:
         finally:
             gpu.late = Late.of_all = None
 
-    def put(self, work: Work) -> None:
+    def put(self, work):
         """Run work on the current stream: at once, late, or at replays of what captures it."""
         if self.capturing.get(self.current, threading.get_ident()) != threading.get_ident():
             raise RuntimeError(f"stream {self.current} is being captured by another thread")
@@ -206,27 +196,27 @@ class EmulatedDevice:
         else:
             work()
 
-    def refuse_in_capture(self, what: str) -> None:
+    def refuse_in_capture(self, what):
         """Raise like CUDA for calls that a capture does not permit."""
         if getattr(self.of_thread, "captures", False):
             raise RuntimeError(f"{what} is not permitted while a stream is being captured")
 
-    def allocate(self, num_bytes: int) -> Tensor:
+    def allocate(self, num_bytes):
         if num_bytes > self.device_bytes:
             raise MemoryError(f"asked emulated for {num_bytes} bytes")
         self.device_bytes -= num_bytes
         return torch.empty(num_bytes, dtype=torch.uint8, device=self.device)
 
-    def free_bytes(self) -> int:
+    def free_bytes(self):
         return self.device_bytes
 
-    def allocate_host(self, num_bytes: int) -> Tensor:
+    def allocate_host(self, num_bytes):
         if num_bytes > self.host_bytes:
             raise MemoryError(f"asked the host for {num_bytes} bytes of pinned memory")
         self.host_bytes -= num_bytes
         return pin(torch.empty(num_bytes, dtype=torch.uint8))
 
-    def register(self, address: int, num_bytes: int) -> None:
+    def register(self, address, num_bytes):
         if num_bytes > self.host_bytes:
             raise MemoryError(f"asked the host to pin {num_bytes} bytes")
         assert address % 4096 == num_bytes % 4096 == 0
@@ -235,12 +225,12 @@ class EmulatedDevice:
         self.host_bytes -= num_bytes
         self.registered[address] = num_bytes
 
-    def unregister(self, address: int) -> None:
+    def unregister(self, address):
         self.host_bytes += self.registered.pop(address)
 
     synchronize = Device.synchronize
 
-    def _synchronize(self) -> None:
+    def _synchronize(self):
         self.refuse_in_capture("synchronizing")
         if self.capturing:
             raise RuntimeError("synchronizing a device is not permitted beside a capture")
@@ -248,33 +238,29 @@ class EmulatedDevice:
         if self.late is not None:
             self.late.settle_all()
 
-    def current_stream(self) -> int:
+    def current_stream(self):
         return self.current
 
-    def stream(self, role: str) -> int:
+    def stream(self, role):
         return self.streams.setdefault(role, 1000 + len(self.streams))
 
     @contextmanager
-    def on(self, stream: int) -> Iterator[None]:
+    def on(self, stream):
         before, self.current = self.current, stream
         try:
             yield
         finally:
             self.current = before
 
-    def copy_from_host(self, pinned: Tensor, out: Tensor | None = None) -> Tensor:
+    def copy_from_host(self, pinned, out=None):
         if out is None:
             return pinned.to(self.device, non_blocking=True, copy=True)
         return out.copy_(pinned, non_blocking=True)
 
-    def open_pool(self) -> list[weakref.ref[EmulatedGraph]]:
+    def open_pool(self):
         return []
 
-    def capture(
-        self,
-        work: Callable[[], Sequence[Tensor]],
-        pool: list[weakref.ref[EmulatedGraph]] | None = None,
-    ) -> EmulatedGraph:
+    def capture(self, work, pool=None):
         stream = self.stream("capture")
         with exclusively(), self.on(stream):
             self.capturing[stream] = threading.get_ident()
@@ -283,26 +269,26 @@ class EmulatedDevice:
             finally:
                 del self.capturing[stream]
 
-    def keep_for_current_stream(self, tensor: Tensor) -> None:
+    def keep_for_current_stream(self, tensor):
         if isinstance(tensor, EmulatedTensor) and isinstance(tensor.owner, _Owner):
             tensor.owner.kept_for.add(self.current)
 
-    def record_event(self) -> EmulatedEvent:
+    def record_event(self):
         point = None if self.late is None else self.late.point(self.current)
         return EmulatedEvent(self, self.current, point=point)
 
-    def record_time(self) -> EmulatedEvent:
+    def record_time(self):
         event = self.record_event()
         event.time = time.perf_counter()
         return event
 
-    def wait_event(self, event: EmulatedEvent) -> None:
+    def wait_event(self, event):
         self.refuse_in_capture("waiting for an event of other work")
         self.waits.append((self.current, event.stream))
         if self.late is not None and event.point is not None:
             self.late.put(self.current, event.point)
 
-    def is_capturing(self) -> bool:
+    def is_capturing(self):
         return getattr(self.of_thread, "captures", False)
 
 
@@ -314,7 +300,7 @@ class Budget(NamedTuple):
     waits: int = 0
 
 
-def spent(gpu: EmulatedDevice, call: Callable[[], Any]) -> tuple[Budget, Counter[str], Any]:
+def spent(gpu, call):
     """Return the work of a call, its torch operations by name, and its result."""
     gpu.kernels.launches.clear()
     gpu.synchronized = 0

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 Work = Callable[[], object]
 
@@ -25,7 +24,7 @@ class Point(NamedTuple):
     count: int
 
 
-def overwrite(memory: Tensor) -> None:
+def overwrite(memory):
     """Fill freed or new memory: NaN, -1, True."""
     if memory.numel():
         whole = memory.untyped_storage()
@@ -40,40 +39,40 @@ class LateStreams:
             asks for anything; others draw.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed):
         self._eagerness = {0: 0.0, 1: 1.0}.get(seed, 0.5)
         self._random = random.Random(seed)
         self._lock = threading.RLock()
-        self._work: dict[int, deque[Work | Point]] = defaultdict(deque)
-        self._queued: Counter[int] = Counter()
-        self._done: Counter[int] = Counter()
-        self._freed: deque[tuple[Tensor, list[Point]]] = deque()
+        self._work = defaultdict(deque)
+        self._queued = Counter()
+        self._done = Counter()
+        self._freed = deque()
         """Appended by destructors, at any moment of any thread."""
-        self._waiting: dict[int, list[tuple[int, int, Tensor, list[Point]]]] = defaultdict(list)
+        self._waiting = defaultdict(list)
         """Freed memory by a stream whose work it waits for."""
         self._num_freed = 0
-        self._graves: list[Tensor] = []
+        self._graves = []
         """Freed memory to which queued kernels may have addresses."""
         self.overwritten = 0
         """Number of pieces of freed memory that were overwritten."""
 
-    def put(self, stream: int, work: Work | Point) -> None:
+    def put(self, stream, work):
         """Queue work, or a wait for work of another stream."""
         with self._lock:
             self._work[stream].append(work)
             self._queued[stream] += 1
 
-    def point(self, stream: int) -> Point:
+    def point(self, stream):
         """Return the end of the work queued so far."""
         return Point(stream, self._queued[stream])
 
-    def is_done(self, point: Point) -> bool:
+    def is_done(self, point):
         """Return whether work is done, some of which may run now."""
         with self._lock:
             self._run_others()
             return self._done[point.stream] >= point.count
 
-    def settle(self, point: Point) -> None:
+    def settle(self, point):
         """Run all work until `point`, and what it waits for."""
         with self._lock:
             self._run_others()
@@ -89,7 +88,7 @@ class LateStreams:
                     if self._random.random() < self._eagerness:
                         self._run_others(1)
 
-    def settle_all(self) -> None:
+    def settle_all(self):
         """Run everything."""
         with self._lock:
             for stream in [*self._work]:
@@ -97,14 +96,14 @@ class LateStreams:
             self._reclaim()
             self._graves.clear()
 
-    def free(self, memory: Tensor, streams: set[int]) -> None:
+    def free(self, memory, streams):
         """Overwrite memory once the work so far on `streams` is done. Takes no lock."""
         self._freed.append((memory, [self.point(stream) for stream in streams]))
 
-    def _has(self, point: Point) -> bool:
+    def _has(self, point):
         return self._done[point.stream] >= point.count
 
-    def _run_others(self, most: int | None = None) -> None:
+    def _run_others(self, most=None):
         """Run some work that nothing holds up, `most` pieces of it or a number drawn."""
         if self._eagerness == 0:
             return
@@ -115,10 +114,10 @@ class LateStreams:
             self._step(self._random.choice(ready))
             most = None if most is None else most - 1
 
-    def _can_start(self, work: Work | Point) -> bool:
+    def _can_start(self, work):
         return not isinstance(work, Point) or self._has(work)
 
-    def _step(self, stream: int) -> None:
+    def _step(self, stream):
         work = self._work[stream].popleft()
         self._reclaim()
         if not isinstance(work, Point):
@@ -126,14 +125,14 @@ class LateStreams:
         self._done[stream] += 1
         self._overwrite(stream)
 
-    def _reclaim(self) -> None:
+    def _reclaim(self):
         """Take in freed memory."""
         while self._freed:
             memory, points = self._freed.popleft()
             self._graves.append(memory)
             self._sort_in(memory, points)
 
-    def _sort_in(self, memory: Tensor, points: list[Point]) -> None:
+    def _sort_in(self, memory, points):
         missing = [point for point in points if not self._has(point)]
         if not missing:
             overwrite(memory)
@@ -144,7 +143,7 @@ class LateStreams:
         entry = (first.count, self._num_freed, memory, missing)
         heapq.heappush(self._waiting[first.stream], entry)
 
-    def _overwrite(self, stream: int) -> None:
+    def _overwrite(self, stream):
         waiting = self._waiting[stream]
         while waiting and waiting[0][0] <= self._done[stream]:
             *_, memory, points = heapq.heappop(waiting)

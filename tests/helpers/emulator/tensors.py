@@ -4,19 +4,16 @@ Mixing them with CPU tensors fails as on a GPU, reading their values counts as a
 and kernels run on them in the emulator. Any thread may use them.
 """
 
-from __future__ import annotations
-
 import linecache
 import sys
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -68,13 +65,13 @@ class Watch:
 class Sink(Protocol):
     """Takes work instead of running it: the current stream, or a capture of it."""
 
-    def put(self, work: Callable[[], object]) -> None:
+    def put(self, work):
         """Queue work, or capture it."""
 
-    def settle(self) -> None:
+    def settle(self):
         """Run the work so far: the host waits for it."""
 
-    def own(self, memory: Tensor) -> object:
+    def own(self, memory):
         """Return the owner of new memory, whose end frees it."""
 
 
@@ -85,7 +82,7 @@ class Late:
     of_thread = threading.local()
 
     @classmethod
-    def sink(cls) -> Sink | None:
+    def sink(cls):
         return getattr(cls.of_thread, "sink", None) or cls.of_all
 
 
@@ -97,8 +94,8 @@ class EmulatedTensor(Tensor):
     """Of its memory, if operations are late; shared with its views."""
 
     @staticmethod
-    def __new__(cls, held: Tensor, owner: object = None) -> EmulatedTensor:
-        made: EmulatedTensor = Tensor._make_wrapper_subclass(
+    def __new__(cls, held, owner=None):
+        made = Tensor._make_wrapper_subclass(
             cls,
             held.shape,
             strides=held.stride(),
@@ -113,24 +110,24 @@ class EmulatedTensor(Tensor):
     def __torch_dispatch__(cls, op, types, args=(), kwargs=None):
         return _run(op, *args, **(kwargs or {}))
 
-    def data_ptr(self) -> int:
+    def data_ptr(self):
         return self.held.data_ptr()
 
-    def untyped_storage(self) -> torch.UntypedStorage:
+    def untyped_storage(self):
         return self.held.untyped_storage()
 
-    def tolist(self) -> list[Any]:
+    def tolist(self):
         return self.cpu().tolist()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+    def __deepcopy__(self, memo):
         return memo.setdefault(id(self), self.detach().clone().requires_grad_(self.requires_grad))
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         return f"{self.held!r} on {self.device}"
 
 
 @cache
-def emulated_device() -> torch.device:
+def emulated_device():
     """Return the device; the first call registers it with PyTorch for the rest of the process.
 
     Autograd counts devices at its first use, so this module calls it when it is imported.
@@ -150,33 +147,33 @@ def emulated_device() -> torch.device:
 class _BackendModule:
     """The `torch.emulated` module that PyTorch requires; the device has no generator."""
 
-    def is_initialized(self) -> bool:
+    def is_initialized(self):
         return True
 
-    def is_available(self) -> bool:
+    def is_available(self):
         return True
 
-    def current_device(self) -> int:
+    def current_device(self):
         return 0
 
-    def device_count(self) -> int:
+    def device_count(self):
         return 1
 
-    def _is_in_bad_fork(self) -> bool:
+    def _is_in_bad_fork(self):
         return False
 
-    def manual_seed_all(self, seed: int) -> None:
+    def manual_seed_all(self, seed):
         pass
 
-    def get_rng_state(self, device: object = None) -> Tensor:
+    def get_rng_state(self, device=None):
         return torch.empty(0, dtype=torch.uint8)
 
-    def set_rng_state(self, state: Tensor, device: object = None) -> None:
+    def set_rng_state(self, state, device=None):
         pass
 
 
 @contextmanager
-def watching() -> Iterator[Watch]:
+def watching():
     """Count operations and waits of the enclosed calls, on any thread."""
     watch = Watch()
     with _lock:
@@ -188,7 +185,7 @@ def watching() -> Iterator[Watch]:
             _watches.remove(watch)
 
 
-def pin(host: Tensor) -> Tensor:
+def pin(host):
     """Return a copy in memory that counts as pinned during its lifetime."""
     memory = np.empty(max(host.nbytes, 1), np.uint8)
     span = memory.ctypes.data, memory.ctypes.data + len(memory)
@@ -200,9 +197,9 @@ def pin(host: Tensor) -> Tensor:
 
 _HERE = f"{Path(__file__).parents[3]}/"
 _lock = threading.Lock()
-_watches: list[Watch] = []
-_pinned: list[tuple[int, int]] = []
-_libraries: list[torch.library.Library] = []  # PyTorch drops its reference with them
+_watches = []
+_pinned = []
+_libraries = []  # PyTorch drops its reference with them
 
 
 @dataclass
@@ -218,7 +215,7 @@ class _Signature:
 
 
 @cache
-def _signature(op: Any) -> _Signature:
+def _signature(op):
     schema = op._schema
     written = [x.name for x in schema.arguments if x.alias_info and x.alias_info.is_write]
     names = [argument.name for argument in schema.arguments]
@@ -226,7 +223,7 @@ def _signature(op: Any) -> _Signature:
     return _Signature(schema.name, names, written, len(schema.returns), is_view)
 
 
-def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
+def _run(op, *args, **kwargs):
     signature = _signature(op)
     name = signature.name
     _check_devices(name, args, [*_tensors(args), *_tensors(kwargs.values())])
@@ -251,11 +248,11 @@ def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
     return _emulated(found, None if sink is None else sink.own)
 
 
-def _is_for_host(kwargs: dict[str, Any]) -> bool:
+def _is_for_host(kwargs):
     return kwargs.get("device") is not None and torch.device(kwargs["device"]).type == "cpu"
 
 
-def _run_late(sink: Sink, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def _run_late(sink, op, args, kwargs):
     """Queue an operation, and return its results, which have no values until then."""
     signature = _signature(op)
     given = dict(zip(signature.arguments, args, strict=False)) | kwargs
@@ -271,7 +268,7 @@ def _run_late(sink: Sink, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) 
     out = _empty_like(like)
     made = _tensors([out])
 
-    def run() -> None:
+    def run():
         for target, found in zip(made, _tensors([op(*positional, **rest)]), strict=True):
             if target.numel() > found.numel() == 0:  # the bag of each row, which a CPU finds later
                 rows = torch.arange(len(target))
@@ -284,21 +281,21 @@ def _run_late(sink: Sink, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) 
     return out if _is_for_host(kwargs) else _emulated(out, sink.own)
 
 
-def _as_of_now(x: Any) -> Any:
+def _as_of_now(x):
     """Return an argument with copies of what the host may change before the device reads it."""
     if isinstance(x, Tensor) and not isinstance(x, EmulatedTensor) and not _is_pinned(x):
         return x.clone()
     return type(x)(map(_as_of_now, x)) if isinstance(x, (list, tuple)) else x
 
 
-def _meta(x: Any) -> Any:
+def _meta(x):
     """Return an argument without its values."""
     if isinstance(x, Tensor):
         return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
     return type(x)(map(_meta, x)) if isinstance(x, (list, tuple)) else x
 
 
-def _empty_like(x: Any) -> Any:
+def _empty_like(x):
     """Return memory for a result; it is filled until it is written."""
     if isinstance(x, Tensor):
         made = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
@@ -307,9 +304,9 @@ def _empty_like(x: Any) -> Any:
     return type(x)(map(_empty_like, x)) if isinstance(x, (list, tuple)) else x
 
 
-def _tensors(values: Iterable[Any]) -> list[Tensor]:
+def _tensors(values):
     """Return the tensors among values and in lists and tuples of them."""
-    found: list[Tensor] = []
+    found = []
     for value in values:
         if isinstance(value, Tensor):
             found.append(value)
@@ -318,7 +315,7 @@ def _tensors(values: Iterable[Any]) -> list[Tensor]:
     return found
 
 
-def _held(x: Any) -> Any:
+def _held(x):
     """Return an argument on the CPU; tensors may be in lists and tuples."""
     if isinstance(x, EmulatedTensor):
         return x.held
@@ -329,7 +326,7 @@ def _held(x: Any) -> Any:
     return x
 
 
-def _emulated(x: Any, owner: Any = None) -> Any:
+def _emulated(x, owner=None):
     """Return a CPU result on the device; tensors may be in lists and tuples.
 
     `owner`: Of its memory, or a function that returns it.
@@ -341,7 +338,7 @@ def _emulated(x: Any, owner: Any = None) -> Any:
     return x
 
 
-def _mutated(signature: _Signature, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def _mutated(signature, args, kwargs):
     """Return the arguments that an operation has written to and returns."""
     given = dict(zip(signature.arguments, args, strict=False)) | kwargs
     written = [given[name] for name in signature.written]
@@ -353,7 +350,7 @@ def _mutated(signature: _Signature, args: Sequence[Any], kwargs: dict[str, Any])
     return None if count == 0 else written[0] if count == 1 else tuple(written)
 
 
-def _check_devices(name: str, args: Sequence[Any], tensors: Sequence[Tensor]) -> None:
+def _check_devices(name, args, tensors):
     """Raise like PyTorch for tensors of different devices; scalars may be anywhere."""
     if name in _ANY_DEVICE or (name in _INDEXING and isinstance(args[0], EmulatedTensor)):
         return
@@ -365,7 +362,7 @@ def _check_devices(name: str, args: Sequence[Any], tensors: Sequence[Tensor]) ->
         )
 
 
-def _note(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def _note(name, args, kwargs):
     if not _watches:
         return
     waits = _waits(name, args, kwargs)
@@ -377,7 +374,7 @@ def _note(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
                 watch.waits.append(f"{name.removeprefix('aten::')}: {line}")
 
 
-def _waits(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+def _waits(name, args, kwargs):
     if name in _READ_BACK:
         return True
     if name == "aten::repeat_interleave":
@@ -396,22 +393,22 @@ def _waits(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     return False
 
 
-def _copy_waits(target: Tensor, source: Tensor, non_blocking: bool | None) -> bool:
+def _copy_waits(target, source, non_blocking):
     if isinstance(target, EmulatedTensor) == isinstance(source, EmulatedTensor):
         return False
     return not non_blocking or not _is_pinned(_held_by_host(target, source))
 
 
-def _held_by_host(target: Tensor, source: Tensor) -> Tensor:
+def _held_by_host(target, source):
     """Return the tensor that is not on the device."""
     return source if isinstance(target, EmulatedTensor) else target
 
 
-def _is_pinned(host: Tensor) -> bool:
+def _is_pinned(host):
     return any(begin <= host.data_ptr() < end for begin, end in _pinned)
 
 
-def _line() -> str:
+def _line():
     """Return the innermost repository line of the call stack."""
     frame = sys._getframe()
     while frame is not None:

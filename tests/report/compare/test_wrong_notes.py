@@ -1,7 +1,5 @@
 """Invalid entries of a comparison's checkpoint are named by key."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Settings: file, flags, and error messages."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -1,6 +1,7 @@
 """Concurrent queries during appends and training: isolated, consistent, without a trace."""
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -110,7 +111,8 @@ def test_iterator_of_steps_ends_once_a_later_one_has_begun():
     trainer = learner_of("tgn")
     steps = trainer.steps(pieces(STREAM[40:140], 30))
     next(steps)
-    stop = trainer.graph.num_events
+    while (stop := trainer.graph.num_events) < 90:  # four micro-batches ahead, by another thread
+        time.sleep(0.001)
     assert len(list(trainer.steps([STREAM[stop:]]))) == 19
     with pytest.raises(RuntimeError, match="steps was called again"):
         next(steps)

@@ -384,3 +384,15 @@ def test_all_missing_columns_are_named_with_usual_names(tmp_path):
     path.write_text("acount,shopp,tme\n1,2,3\n")
     _, text = strict(path)
     assert text.endswith("did you mean src='acount' dst='shopp' t='tme'?")
+
+
+def test_feature_type_is_the_majority_of_the_first_rows(tmp_path):
+    path = tmp_path / "made.jsonl"
+    rows = [{"src": i, "dst": 1, "t": i, "x": [i, i + 1]} for i in range(1, 7)]
+    odd = [7, [7], [1, 2, 3], True, [True, 1], None]
+    given = [{**rows[0], "x": x} for x in odd] + rows
+    path.write_text("".join(json.dumps(row) + "\n" for row in given))
+    events, bad = flat(read(FileSource(path, features="x")))
+    expected = {4: (1, 1)} | {6 + i: (i + 1, i + 2) for i in range(6)}
+    assert {number: x for number, *_, x in events} == expected
+    assert len(bad) == len(odd) - 1

@@ -1,7 +1,5 @@
 """Files that grow, change or vanish while being read; pipes are read like files."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import os

@@ -1,7 +1,6 @@
 """Requirements of the source on any broker: the mock by default, a real one if available.
 
-`TGFLOW_TEST_KAFKA=HOST:PORT,api=0.9` or `...,api=auto` names a real one, which must create topics
-on first write.
+`TGFLOW_TEST_KAFKA=HOST:PORT` names a real one, which must create topics on first write.
 """
 
 import os
@@ -29,12 +28,8 @@ def publish(broker, topic, values, **options):
 class NamedBroker:
     """An external broker."""
 
-    def __init__(self, named):
-        server, _, api = named.partition(",api=")
-        self.servers = [server]
-        self.api_version = None if api in ("", "auto") else tuple(map(int, api.split(".")))
-        self.has_transactions = self.api_version is None or self.api_version >= (0, 11)
-        self.producer_options = {} if self.has_transactions else {"enable_idempotence": False}
+    servers = (REAL,)
+    api_version = None
 
     def create(self, topic, partitions=1):
         sender = producer(self)
@@ -48,7 +43,7 @@ class NamedBroker:
 
 @pytest.fixture
 def any_broker(shared_broker):
-    return NamedBroker(REAL) if REAL else shared_broker
+    return NamedBroker() if REAL else shared_broker
 
 
 @pytest.fixture
@@ -138,8 +133,6 @@ class TestBrokerContract:
             if REAL:
                 text = "tansu 0.6.0 returns aborted records, to librdkafka as well"
             request.applymarker(pytest.mark.xfail(reason=text, run=bool(REAL), strict=True))
-        elif not any_broker.has_transactions:
-            pytest.skip("this broker is too old for transactions")
         sender = producer(any_broker, transactional_id=topic)
         sender.init_transactions()
         for first, finish in ((0, sender.abort_transaction), (5, sender.commit_transaction)):

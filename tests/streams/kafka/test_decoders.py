@@ -1,7 +1,5 @@
 """Reading and decoding in several processes: the rows of one process, and its ends."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

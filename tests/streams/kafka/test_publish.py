@@ -1,7 +1,5 @@
 """Topics give the events of files in their order; scores are written to a topic."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

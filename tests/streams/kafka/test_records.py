@@ -1,7 +1,5 @@
 """Records of every codec become events or bad rows independently, in bounded memory."""
 
-from __future__ import annotations
-
 import json
 import random
 import time

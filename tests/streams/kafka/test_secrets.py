@@ -1,7 +1,5 @@
 """No file of a run and no message holds a secret; settings hold references to it."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

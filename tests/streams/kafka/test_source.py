@@ -1,7 +1,5 @@
 """KafkaSource: positions, ends, partitions, back-pressure, lag."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time
@@ -213,7 +211,7 @@ def test_failed_commit_does_not_stop_reading(broker, topic):
 
 
 def test_position_after_a_record_without_a_timestamp_is_valid():
-    record = SimpleNamespace(offset=4, key=None, value=b"{}", timestamp=None)  # of a 0.9 broker
+    record = SimpleNamespace(offset=4, key=None, value=b"{}", timestamp=None)  # of an old broker
     cursor = Cursor(4).after(record)
     assert Cursor.from_position(asdict(cursor)) == cursor
 

@@ -1,4 +1,4 @@
-"""Tests that need the broker tansu; `python tests/helpers/real_broker.py` runs them."""
+"""Tests that need the broker tansu; `make kafka` runs them."""
 
 import io
 import json
@@ -25,7 +25,7 @@ from helpers.campaign import (
     undisturbed_with_bad_rows,
 )
 from helpers.kafka_io import after, edges, open_source, publish, read, read_all
-from helpers.real_broker import Tansu
+from helpers.tansu import Tansu
 
 PROGRAM = os.environ.get("TGFLOW_TANSU", "")
 CODECS = ["gzip", "snappy", "lz4", "zstd"]

@@ -1,7 +1,5 @@
 """Time formats: ISO 8601, SQL, and numbers whose magnitude gives the unit."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
