@@ -244,14 +244,14 @@ class EventCounts {
   struct Load {
     Op op;
     size_t step;
+    size_t decay;  ///< Its number in the list.
   };
   /// Numbers of counts with the same keys, which are looked up once.
   struct Lookup {
     Count count;
     std::vector<Load> loads;
-    std::vector<size_t> decays{};  ///< Those of decayed loads, in their order.
-    bool is_by_source = false;     ///< Whether a number goes by the source's events,
-    bool has_num = false;          ///< or is that of all or of the latest ones.
+    bool is_by_source = false;  ///< Whether a number goes by the source's events,
+    bool has_num = false;       ///< or is that of all or of the latest ones.
   };
   static constexpr uint64_t kOneKey = 0;  // key of single lists
 
@@ -280,8 +280,7 @@ class EventCounts {
   void find_keys(const Count& count, Asked& asked) const;
   void load(const Lookup& lookup, Asked& asked, double* columns) const;
   void load_loops(const Asked& asked, double* columns) const;
-  void find_earlier(const EventLists* lists, const Asked& asked, int64_t begin, int64_t num,
-                    Found& found) const;
+  void find_earlier(const EventLists* lists, Asked& asked) const;
   template <typename PairAt, typename Use>
   void for_blocks(int64_t size, eid_t since, const PairAt& pair_at, const Use& use,
                   bool is_awaited = false) const;

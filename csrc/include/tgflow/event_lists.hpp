@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <numeric>
 #include <vector>
 
 #include "tgflow/detail/mix.hpp"
@@ -79,12 +78,10 @@ class EventLists {
         first_(first),
         ranks_(ranks),
         decays_(std::move(decays)),
-        all_decays_(decays_.size()),
         seconds_per_tick_(seconds_per_tick),
         has_pairs_(has_pairs),
         max_keys_(max_keys),
         pool_(log.disk()) {
-    std::iota(all_decays_.begin(), all_decays_.end(), size_t{0});
     if (first > 0) heads_.use_small_pages();  // of all nodes few have events within a horizon
   }
 
@@ -120,8 +117,19 @@ class EventLists {
   }
   /// The events before `cut` in a list by its place.
   Prefix prefix(uint32_t place, eid_t cut) const;
-  /// Prefetches what `decayed` reads of the log.
-  void prefetch_sum(const Prefix& prefix) const;
+  /// What the sums of a nonempty prefix follow from: those at an earlier event of it, and the events after.
+  struct Tail {
+    const double* known;  ///< Null at the first event of the list.
+    eid_t before;         ///< That event,
+    int64_t num;          ///< and up to `kMostTail` ones after it.
+    const uint32_t* events;
+  };
+  static constexpr int64_t kMostTail = 8;
+  Tail tail(const Prefix& prefix) const;
+  /// Prefetches what `write_ages` reads of the log.
+  void prefetch(const Tail& tail) const {
+    for (int64_t i = 0; i < tail.num; ++i) __builtin_prefetch(log_.clocks() + first_ + tail.events[i]);
+  }
   /// The number of events before `cut` of a key.
   int64_t num_before(uint64_t key, eid_t cut) const {
     const uint32_t place = find(key);
@@ -157,15 +165,12 @@ class EventLists {
   int last_events(uint64_t key, eid_t since, eid_t cut, int most, eid_t* out) const {
     return last_events_if(key, since, cut, most, most, out, [](eid_t) { return true; });
   }
-  /// The moment of a query.
-  struct Moment {
-    tick_t t;
-    eid_t cut;
-    int64_t source_age;  ///< Events of the query's source from the prefix's last one on.
-  };
-  /// Writes the sums of a nonempty prefix by the decays of these numbers, as of a moment.
-  void decayed(const Prefix& prefix, const std::vector<size_t>& numbers, const Moment& moment,
-               double* out) const;
+  /// Writes by how much each event of a tail is later than the one before it.
+  void write_ages(const Tail& tail, Clock clock, double* out) const;
+  /// The sum as of the last event of a tail, with `rest`, what is left after each age: `decay` of these.
+  double sum(const Tail& tail, size_t decay, const double* rest) const;
+  const Decay& decay(size_t number) const { return decays_[number]; }
+  bool has_decays() const { return !decays_.empty(); }
 
   int64_t bytes() const { return pool_.bytes() + heads_.bytes(); }
 
@@ -183,7 +188,7 @@ class EventLists {
 
  private:
   static constexpr int64_t kFirst = 7;
-  static constexpr int64_t kGroup = 8;
+  static constexpr int64_t kGroup = kMostTail;
   /// Number of events before the n-th block of a list, and its groups.
   struct Growth {
     static constexpr int kMostBlocks = 256;  // more than any list fills
@@ -259,10 +264,10 @@ class EventLists {
   }
   uint32_t grown(uint32_t place);
   void write_sums(const Block& block, int64_t group, const Prefix& before);
-  void add_up(const Prefix& prefix, const std::vector<size_t>& numbers, double* out) const;
   double age_at(Clock clock, eid_t earlier, eid_t eid) const;
+  bool is_late(eid_t eid) const { return log_.t() != log_.clocks() && log_.t()[eid] != log_.clocks()[eid]; }
   double weight(const Decay& how, eid_t eid) const {
-    if (how.clock != Clock::kSeconds || log_.t()[eid] == log_.clocks()[eid]) return 1.0;
+    if (how.clock != Clock::kSeconds || !is_late(eid)) return 1.0;
     return std::exp2(-seconds(log_.t()[eid], log_.clocks()[eid]) / how.half_life);
   }
   double seconds(tick_t earlier, tick_t later) const {
@@ -273,7 +278,6 @@ class EventLists {
   const eid_t first_;
   const uint32_t* const ranks_;
   const std::vector<Decay> decays_;
-  std::vector<size_t> all_decays_;  ///< Their numbers.
   const double seconds_per_tick_;
   const bool has_pairs_;
   SparseArray<Head> heads_{kMaxNode + 1};  ///< By node.
