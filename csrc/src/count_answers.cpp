@@ -5,6 +5,7 @@
 #include <functional>
 #include <shared_mutex>
 #include <stdexcept>
+#include <type_traits>
 #include <utility>
 
 #include "tgflow/double_math.hpp"
@@ -17,7 +18,8 @@ namespace tgflow {
 namespace {
 
 constexpr int64_t kGrain = 128;  // blocks worth another thread: fewer are for a batch of one, beside a model
-constexpr int64_t kAwaitedGrain = 8;  // where no model runs beside, but waits
+constexpr int64_t kRemembered = 4096;  // events whose numbers are kept
+constexpr int64_t kAwaitedGrain = 8;   // where no model runs beside, but waits
 
 /// A node sent as a number by another rank.
 node_t node_of(double value) {
@@ -62,17 +64,12 @@ struct EventCounts::Asked {
   int64_t num = 0;
   eid_t since = 0;  ///< Events from it on count.
   std::array<Pair, Formula::kBlock> pair;
+  std::array<bool, Formula::kBlock>
+      is_at_same{};                           ///< Whether a pair has the time and cut-off of the previous.
   std::array<uint64_t, Formula::kBlock> key;  ///< kNoKey for none.
   std::vector<Source> sources = std::vector<Source>(Formula::kBlock);
   std::vector<std::vector<eid_t>> latest = std::vector<std::vector<eid_t>>(Formula::kBlock);
   Found found;
-
-  /// Whether a pair has the key and cut-off of the previous one.
-  bool is_as_before(int64_t i) const {
-    const auto at = static_cast<size_t>(i);
-    return i > 0 && key[at] == key[at - 1] && pair[at].cut == pair[at - 1].cut &&
-           pair[at].t == pair[at - 1].t;
-  }
 };
 
 /// Finds the keys of the pairs in the list of a count.
@@ -195,7 +192,12 @@ void EventCounts::for_blocks(int64_t size, eid_t since, const PairAt& pair_at, c
     std::vector<double> columns = formula_.columns();
     for (int64_t begin = first_block * kBlock; begin < std::min(last_block * kBlock, size); begin += kBlock) {
       asked.num = std::min(kBlock, size - begin);
-      for (int64_t i = 0; i < asked.num; ++i) asked.pair[static_cast<size_t>(i)] = pair_at(begin + i);
+      for (int64_t i = 0; i < asked.num; ++i) {
+        Asked::Pair* const pair = asked.pair.data() + i;
+        *pair = pair_at(begin + i);
+        asked.is_at_same[static_cast<size_t>(i)] =
+            i > 0 && pair->cut == pair[-1].cut && pair->t == pair[-1].t;
+      }
       use(begin, asked, columns.data());
     }
   });
@@ -205,25 +207,43 @@ template <typename T>
 void EventCounts::answer(const Pairs& pairs, T* out, bool is_awaited) const {
   std::vector<eid_t> cuts(static_cast<size_t>(pairs.size));
   for (size_t b = 0; b < cuts.size(); ++b) cuts[b] = cut_off(pairs.t[b], pairs.limit[b]);
-  const auto pair_of = [&](int64_t i) -> Asked::Pair {
-    const int64_t b = i / pairs.width(), j = i - b - 1;  // j: its negative
-    const bool is_event = j < b * pairs.m;
-    return {is_event || pairs.negative_src == nullptr ? pairs.src[b] : pairs.negative_src[j],
-            is_event ? pairs.dst[b] : pairs.negative_dst[j], pairs.t[b], cuts[static_cast<size_t>(b)],
-            pairs.relation == nullptr ? 0 : pairs.relation[b]};
+  const auto relation_of = [&](int64_t b) { return pairs.relation == nullptr ? 0 : pairs.relation[b]; };
+  std::shared_ptr<const Answered> known;
+  if constexpr (std::is_same_v<T, float>) {
+    const std::lock_guard<std::mutex> turn(remembering_);
+    known = answered_;
+  }
+  if (known != nullptr && known->since != pairs.since) known = nullptr;
+  const auto event_at = [&](int64_t b) -> Answered::Event {
+    return {pairs.src[b], pairs.dst[b], pairs.t[b], cuts[static_cast<size_t>(b)], relation_of(b)};
+  };
+  const auto is_known = [&](int64_t b) {
+    return known != nullptr && b < static_cast<int64_t>(known->events.size()) &&
+           known->events[static_cast<size_t>(b)] == event_at(b);
   };
   // slots that repeat their event, such as those without a negative, get its numbers
-  const int64_t size = pairs.size * pairs.width();
-  std::vector<int64_t> slots;
-  slots.reserve(static_cast<size_t>(size));
-  for (int64_t i = 0; i < size; ++i) {
-    const Asked::Pair pair = pair_of(i);
-    const int64_t b = i / pairs.width();
-    if (i == b * pairs.width() || pair.src != pairs.src[b] || pair.dst != pairs.dst[b]) slots.push_back(i);
+  struct Slot {
+    int64_t event, place;
+    node_t src, dst;
+  };
+  std::vector<Slot> slots;
+  slots.reserve(static_cast<size_t>(pairs.size * pairs.width()));
+  for (int64_t b = 0; b < pairs.size; ++b) {
+    const int64_t place = b * pairs.width();
+    if (!is_known(b)) slots.push_back({b, place, pairs.src[b], pairs.dst[b]});
+    for (int64_t j = b * pairs.m; j < (b + 1) * pairs.m; ++j) {
+      const node_t src = pairs.negative_src == nullptr ? pairs.src[b] : pairs.negative_src[j];
+      const node_t dst = pairs.negative_dst[j];
+      if (src != pairs.src[b] || dst != pairs.dst[b]) slots.push_back({b, j + b + 1, src, dst});
+    }
   }
   const auto num = static_cast<int64_t>(slots.size());
+  const auto pair_at = [&](int64_t i) -> Asked::Pair {
+    const auto& [b, place, src, dst] = slots[static_cast<size_t>(i)];
+    return {src, dst, pairs.t[b], cuts[static_cast<size_t>(b)], relation_of(b)};
+  };
   for_blocks(
-      num, pairs.since, [&](int64_t i) { return pair_of(slots[static_cast<size_t>(i)]); },
+      num, pairs.since, pair_at,
       [&](int64_t begin, Asked& asked, double* columns) {
         find_sources(asked);
         find_latest(asked);
@@ -235,18 +255,31 @@ void EventCounts::answer(const Pairs& pairs, T* out, bool is_awaited) const {
         formula_.evaluate(asked.num, columns, out + begin * width());
       },
       is_awaited);
-  const auto copy = [&](int64_t from, int64_t to) {
-    std::copy_n(out + from * width(), width(), out + to * width());
-  };
-  for (int64_t i = num - 1; i >= 0 && slots[static_cast<size_t>(i)] > i; --i)
-    copy(i, slots[static_cast<size_t>(i)]);
+  const auto row = [&](int64_t place) { return out + place * width(); };
+  for (int64_t i = num - 1; i >= 0 && slots[static_cast<size_t>(i)].place > i; --i)
+    std::copy_n(row(i), width(), row(slots[static_cast<size_t>(i)].place));
   auto next = slots.begin();
-  for (int64_t i = 0; num < size && i < size; ++i) {
-    if (next != slots.end() && *next == i) {
-      ++next;
-    } else {
-      copy(i / pairs.width() * pairs.width(), i);
+  for (int64_t b = 0; b < pairs.size; ++b) {
+    const int64_t event = b * pairs.width();
+    for (int64_t place = event; place < event + pairs.width(); ++place) {
+      if (next != slots.end() && next->place == place) {
+        ++next;
+      } else if (place > event) {
+        std::copy_n(row(event), width(), row(place));
+      } else {
+        std::copy_n(known->numbers.data() + b * width(), width(), row(event));
+      }
     }
+  }
+  if constexpr (std::is_same_v<T, float>) {
+    auto latest = std::make_shared<Answered>();
+    latest->since = pairs.since;
+    for (int64_t b = 0; b < std::min(pairs.size, kRemembered); ++b) {
+      latest->events.push_back(event_at(b));
+      latest->numbers.insert(latest->numbers.end(), row(b * pairs.width()), row(b * pairs.width()) + width());
+    }
+    const std::lock_guard<std::mutex> turn(remembering_);
+    answered_ = std::move(latest);
   }
 }
 
@@ -520,15 +553,16 @@ void EventCounts::find_earlier(const EventLists* lists, Asked& asked) const {
   size_t size = 0;
   Found& found = asked.found;
   found.num = found.num_repeated = 0;
+  uint64_t before = kNoKey;
   for (int64_t i = 0; i < asked.num; ++i) {
     const uint64_t key = asked.key[static_cast<size_t>(i)];
-    const bool is_repeated = asked.is_as_before(i);
+    const bool is_repeated = asked.is_at_same[static_cast<size_t>(i)] & (key == before);
+    before = key;
     found.repeated[static_cast<size_t>(found.num_repeated)] = i;
     found.num_repeated += is_repeated;
     wanted[size] = {i, key, EventLists::kNone};
-    size += key != kNoKey && !is_repeated;
+    size += (key != kNoKey) & !is_repeated;
   }
-  const auto cut = [&](const Wanted& each) { return asked.pair[static_cast<size_t>(each.pair)].cut; };
   if (lists != nullptr) {
     const auto for_wanted = [&](const auto& use) { std::for_each_n(wanted.begin(), size, use); };
     for_wanted([&](const Wanted& each) { lists->prefetch(each.key); });
@@ -541,9 +575,10 @@ void EventCounts::find_earlier(const EventLists* lists, Asked& asked) const {
     }
     size = kept;
     for_wanted([&](const Wanted& each) { lists->prefetch_end(each.place); });
+    for_wanted([&](const Wanted& each) { lists->prefetch_group(each.place); });
   }
   for (size_t i = 0; i < size; ++i) {  // all events: given by positions
-    const eid_t end = cut(wanted[i]);
+    const eid_t end = asked.pair[static_cast<size_t>(wanted[i].pair)].cut;
     const EventLists::Prefix events = lists != nullptr
                                           ? lists->prefix(wanted[i].place, end)
                                           : EventLists::Prefix{end - asked.since, end - 1, nullptr, 0};

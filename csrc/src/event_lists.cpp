@@ -23,26 +23,6 @@ const EventLists::Growth& EventLists::Growth::of_lists() {
   return growth;
 }
 
-/// The slot of a node, or the empty one where it belongs, or -1 in a full table.
-int64_t EventLists::find_slot(Head head, uint32_t second) const {
-  const int64_t slots = capacity(head);
-  int64_t i = home(head, second);
-  for (int64_t left = slots; left > 0; --left) {
-    const Slot found = read(head, i);
-    if (found.place == kNone || found.second == second) return i;
-    if (++i == slots) i = 0;
-  }
-  return -1;
-}
-
-uint32_t EventLists::find(uint64_t key) const {
-  if (!has_head(key)) return kNone;
-  const Head head = heads_[node_of(key)];
-  if (!has_pairs_ || head.table == 0) return head.table;
-  const int64_t i = find_slot(head, second_of(key));
-  return i < 0 ? kNone : read(head, i).place;
-}
-
 /// Sets the place of the list of a key.
 void EventLists::set(uint64_t key, uint32_t place) {
   const int64_t node = node_of(key);
@@ -254,13 +234,9 @@ EventLists::Prefix EventLists::prefix(uint32_t place, eid_t cut) const {
     return only < cut ? Prefix{1, only, nullptr, 0} : Prefix{};
   }
   const Block* block = block_at(place);
-  while (event(*block, 0) >= cut) {
-    if (block->number() == 0) return {};
-    block = block_at(block->before);
-  }
-  // the last group that begins below the cut-off: most are close to the end
-  int64_t group = block->number() == 0 ? 0 : (block->num() - 1) / kGroup;
-  if (group > 0 && event(*block, group * kGroup) >= cut) {
+  // the last group that begins below the cut-off: most are the end
+  int64_t group = last_group(*block);
+  while (event(*block, group * kGroup) >= cut) {
     int64_t step = 1;
     while (step < group && event(*block, (group - step) * kGroup) >= cut) step *= 2;
     int64_t high = group - step / 2;
@@ -269,6 +245,10 @@ EventLists::Prefix EventLists::prefix(uint32_t place, eid_t cut) const {
       const int64_t middle = group + (high - group) / 2;
       (event(*block, middle * kGroup) < cut ? group : high) = middle;
     }
+    if (group > 0 || event(*block, 0) < cut) break;
+    if (block->number() == 0) return {};
+    block = block_at(block->before);
+    group = last_group(*block);
   }
   const int64_t num = std::min(kGroup, block->num() - group * kGroup);
   const uint32_t* const events = entry(*block, group * kGroup);

@@ -316,6 +316,15 @@ class EventCounts {
   bool is_broken_ = false;
   std::mutex reading_on_;
   mutable std::shared_mutex mutex_;
+  /// Events of an answer of floats and their numbers: what is predicted is learned next.
+  struct Answered {
+    using Event = std::array<int64_t, 5>;  // src, dst, t, cut-off and relation
+    eid_t since;
+    std::vector<Event> events;
+    std::vector<float> numbers;
+  };
+  mutable std::mutex remembering_;
+  mutable std::shared_ptr<const Answered> answered_;
 };
 
 }  // namespace tgflow

@@ -111,9 +111,19 @@ class EventLists {
     if (head.table != 0) __builtin_prefetch(slot(head, home(head, second_of(key))));
   }
   /// The place of the list of `key`, or kNone.
-  uint32_t find(uint64_t key) const;
+  uint32_t find(uint64_t key) const {
+    if (!has_head(key)) return kNone;
+    const Head head = heads_[node_of(key)];
+    if (!has_pairs_ || head.table == 0) return head.table;
+    const int64_t i = find_slot(head, second_of(key));
+    return i < 0 ? kNone : read(head, i).place;
+  }
   [[gnu::always_inline]] void prefetch_end(uint32_t place) const {
     if (!is_one(place)) __builtin_prefetch(block_at(place));
+  }
+  [[gnu::always_inline]] void prefetch_group(uint32_t place) const {
+    if (is_one(place) || block_at(place)->number() == 0) return;
+    __builtin_prefetch(entry(*block_at(place), last_group(*block_at(place)) * kGroup));
   }
   /// The events before `cut` in a list by its place.
   Prefix prefix(uint32_t place, eid_t cut) const;
@@ -238,7 +248,17 @@ class EventLists {
   static int64_t home(const Head& head, uint32_t second) {
     return static_cast<int64_t>((mix64(second) >> 32) * static_cast<uint64_t>(capacity(head)) >> 32);
   }
-  int64_t find_slot(Head head, uint32_t second) const;
+  /// The slot of a node, or the empty one where it belongs, or -1 in a full table.
+  int64_t find_slot(Head head, uint32_t second) const {
+    const int64_t slots = capacity(head);
+    int64_t i = home(head, second);
+    for (int64_t left = slots; left > 0; --left) {
+      const Slot found = read(head, i);
+      if (found.place == kNone || found.second == second) return i;
+      if (++i == slots) i = 0;
+    }
+    return -1;
+  }
   void rebuild(Head& head, Slot added);
   void set(Head& head, Slot slot);
   void set(uint64_t key, uint32_t place);
@@ -257,6 +277,10 @@ class EventLists {
   }
   uint32_t* entry(Block& block, int64_t i) const {
     return const_cast<uint32_t*>(entry(static_cast<const Block&>(block), i));
+  }
+  /// The last group of a block with events; all of the first one are in one.
+  static int64_t last_group(const Block& block) {
+    return block.number() == 0 ? 0 : (block.num() - 1) / kGroup;
   }
   eid_t event(const Block& block, int64_t i) const { return first_ + *entry(block, i); }
   const double* sums(const Block& block, int64_t group) const {
