@@ -109,8 +109,8 @@ TEST(answers_of_floats_do_not_depend_on_the_one_before) {
   EventCounts counts(log, every_list(), every_number());
   counts.read_upto(columns.size());
   const tick_t end = columns.t.back() + 1;
-  std::vector<Asking> askings{{100, 1000, end}, {100, 1000, end}, {100, 900, end}, {100, 900, end - 50}};
-  askings.emplace_back(150, 900, end - 50);
+  std::vector<Asking> askings{{100, 1000, end}, {100, 1000, end}, {100, 900, end}, {100, 900, end + 50}};
+  askings.emplace_back(150, 900, end + 50);
   askings[1].negative = askings[0].dst;
   std::rotate(askings[4].src.begin(), askings[4].src.begin() + 40, askings[4].src.end());
   askings.push_back(askings[0]);
