@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "tgflow/double_math.hpp"
 #include "tgflow/event_counts.hpp"
 #include "tgflow/pair_index.hpp"
 #include "tgflow/thread_pool.hpp"
@@ -16,9 +17,9 @@ namespace tgflow {
 
 namespace {
 
-constexpr int64_t kGroup = 16;   // pairs whose lists are prefetched together
 constexpr int64_t kGrain = 128;  // blocks worth another thread: fewer are for a batch of one, beside a model
-constexpr int64_t kAwaitedGrain = 8;  // where no model runs beside, but waits
+constexpr int64_t kRemembered = 4096;  // events whose numbers are kept
+constexpr int64_t kAwaitedGrain = 8;   // where no model runs beside, but waits
 
 /// A node sent as a number by another rank.
 node_t node_of(double value) {
@@ -36,6 +37,18 @@ struct EventCounts::Source {
   std::vector<node_t> distinct;  ///< and these.
 };
 
+/// Pairs with earlier events, in order, and those with the same ones as the previous pair.
+struct EventCounts::Found {
+  struct Earlier {
+    int64_t pair;
+    EventLists::Prefix events;  ///< From the first event on that is counted.
+  };
+  int64_t num = 0;
+  std::array<Earlier, Formula::kBlock> earlier;
+  int64_t num_repeated = 0;
+  std::array<int64_t, Formula::kBlock> repeated;
+};
+
 /// Some pairs in order, the cut-off of each, and their keys in the list looked up.
 struct EventCounts::Asked {
   struct Pair {
@@ -51,78 +64,66 @@ struct EventCounts::Asked {
   int64_t num = 0;
   eid_t since = 0;  ///< Events from it on count.
   std::array<Pair, Formula::kBlock> pair;
+  std::array<bool, Formula::kBlock>
+      is_at_same{};                           ///< Whether a pair has the time and cut-off of the previous.
   std::array<uint64_t, Formula::kBlock> key;  ///< kNoKey for none.
   std::vector<Source> sources = std::vector<Source>(Formula::kBlock);
   std::vector<std::vector<eid_t>> latest = std::vector<std::vector<eid_t>>(Formula::kBlock);
-  std::vector<double> sums;     ///< Of a pair.
-  std::vector<double> numbers;  ///< Of a block, before they are rounded.
-
-  /// Whether a pair has the key and cut-off of the previous one.
-  bool is_as_before(int64_t i) const {
-    const auto at = static_cast<size_t>(i);
-    return i > 0 && key[at] == key[at - 1] && pair[at].cut == pair[at - 1].cut &&
-           pair[at].t == pair[at - 1].t;
-  }
+  Found found;
 };
 
 /// Finds the keys of the pairs in the list of a count.
 void EventCounts::find_keys(const Count& count, Asked& asked) const {
-  const auto key_of = [&](const Asked::Pair& pair) -> uint64_t {
-    const auto depth = static_cast<size_t>(count.depth);
-    const auto at_depth = [&](const std::vector<node_t>& nodes) {
-      return depth > nodes.size() ? kNoNode : nodes[depth - 1];
-    };
-    const auto or_none = [](int64_t of, uint64_t key) { return of < 0 ? kNoKey : key; };
-    switch (kind_of(count.of).key) {
-      case Kind::kPair:
-        return pair_key(pair.src, pair.dst);
-      case Kind::kReverse:
-        return pair_key(pair.dst, pair.src);
-      case Kind::kSrc:
-        return static_cast<uint64_t>(pair.src);
-      case Kind::kDst:
-        return static_cast<uint64_t>(pair.dst);
-      case Kind::kLastAndDst: {
+  const auto write = [&](const auto& key_of) {
+    std::transform(asked.pair.begin(), asked.pair.begin() + asked.num, asked.key.begin(), key_of);
+  };
+  using Pair = Asked::Pair;
+  const auto depth = static_cast<size_t>(count.depth);
+  const auto at_depth = [depth](const std::vector<node_t>& nodes) {
+    return depth > nodes.size() ? kNoNode : nodes[depth - 1];
+  };
+  const auto or_none = [](int64_t of, uint64_t key) { return of < 0 ? kNoKey : key; };
+  switch (kind_of(count.of).key) {
+    case Kind::kPair:
+      return write([](const Pair& pair) { return pair_key(pair.src, pair.dst); });
+    case Kind::kReverse:
+      return write([](const Pair& pair) { return pair_key(pair.dst, pair.src); });
+    case Kind::kSrc:
+      return write([](const Pair& pair) { return static_cast<uint64_t>(pair.src); });
+    case Kind::kDst:
+      return write([](const Pair& pair) { return static_cast<uint64_t>(pair.dst); });
+    case Kind::kLastAndDst:
+      return write([&](const Pair& pair) {
         const node_t p = at_depth(pair.source->last);
         return or_none(p, pair_key(p, pair.dst));
-      }
-      case Kind::kLast: {
+      });
+    case Kind::kLast:
+      return write([&](const Pair& pair) {
         const node_t p = at_depth(pair.source->last);
         return or_none(p, static_cast<uint64_t>(p));
-      }
-      case Kind::kOwnLastAndDst:
+      });
+    case Kind::kOwnLastAndDst:
+      return write([&](const Pair& pair) {
         return or_none(pair.source->pair_of_last, pair_key(pair.dst, pair.source->pair_of_last));
-      case Kind::kDistinctAndDst: {
+      });
+    case Kind::kDistinctAndDst:
+      return write([&](const Pair& pair) {
         const node_t p = at_depth(pair.source->distinct);
         return or_none(p, pair_key(std::min(p, pair.dst), std::max(p, pair.dst)));
-      }
-      case Kind::kPairAndRelation:
-        return or_none(pair.number, pair_key(pair.relation, pair.number));
-      case Kind::kSrcAndRelation:
-        return pair_key(pair.src, pair.relation);
-      case Kind::kDstAndRelation:
-        return pair_key(pair.dst, pair.relation);
-      case Kind::kRelation:
-        return static_cast<uint64_t>(pair.relation);
-      case Kind::kOne:
-        break;
-    }
-    return kOneKey;
-  };
-  std::transform(asked.pair.begin(), asked.pair.begin() + asked.num, asked.key.begin(), key_of);
+      });
+    case Kind::kPairAndRelation:
+      return write(
+          [&](const Pair& pair) { return or_none(pair.number, pair_key(pair.relation, pair.number)); });
+    case Kind::kSrcAndRelation:
+      return write([](const Pair& pair) { return pair_key(pair.src, pair.relation); });
+    case Kind::kDstAndRelation:
+      return write([](const Pair& pair) { return pair_key(pair.dst, pair.relation); });
+    case Kind::kRelation:
+      return write([](const Pair& pair) { return static_cast<uint64_t>(pair.relation); });
+    case Kind::kOne:
+      return write([](const Pair&) { return kOneKey; });
+  }
 }
-
-/// Pairs of a group with earlier events, in order, and those with the same ones as the previous pair.
-struct EventCounts::Found {
-  struct Earlier {
-    int64_t pair;
-    EventLists::Prefix events;  ///< From the first event on that is counted.
-  };
-  int64_t num = 0;
-  std::array<Earlier, kGroup> earlier;
-  int64_t num_repeated = 0;
-  std::array<int64_t, kGroup> repeated;
-};
 
 /// The first position at or after which nothing is earlier than `t`, at most `limit`. Usually close to it.
 eid_t EventCounts::cut_off(tick_t t, eid_t limit) const {
@@ -191,7 +192,12 @@ void EventCounts::for_blocks(int64_t size, eid_t since, const PairAt& pair_at, c
     std::vector<double> columns = formula_.columns();
     for (int64_t begin = first_block * kBlock; begin < std::min(last_block * kBlock, size); begin += kBlock) {
       asked.num = std::min(kBlock, size - begin);
-      for (int64_t i = 0; i < asked.num; ++i) asked.pair[static_cast<size_t>(i)] = pair_at(begin + i);
+      for (int64_t i = 0; i < asked.num; ++i) {
+        Asked::Pair* const pair = asked.pair.data() + i;
+        *pair = pair_at(begin + i);
+        asked.is_at_same[static_cast<size_t>(i)] =
+            i > 0 && pair->cut == pair[-1].cut && pair->t == pair[-1].t;
+      }
       use(begin, asked, columns.data());
     }
   });
@@ -201,25 +207,43 @@ template <typename T>
 void EventCounts::answer(const Pairs& pairs, T* out, bool is_awaited) const {
   std::vector<eid_t> cuts(static_cast<size_t>(pairs.size));
   for (size_t b = 0; b < cuts.size(); ++b) cuts[b] = cut_off(pairs.t[b], pairs.limit[b]);
-  const auto pair_of = [&](int64_t i) -> Asked::Pair {
-    const int64_t b = i / pairs.width(), j = i - b - 1;  // j: its negative
-    const bool is_event = j < b * pairs.m;
-    return {is_event || pairs.negative_src == nullptr ? pairs.src[b] : pairs.negative_src[j],
-            is_event ? pairs.dst[b] : pairs.negative_dst[j], pairs.t[b], cuts[static_cast<size_t>(b)],
-            pairs.relation == nullptr ? 0 : pairs.relation[b]};
+  const auto relation_of = [&](int64_t b) { return pairs.relation == nullptr ? 0 : pairs.relation[b]; };
+  std::shared_ptr<const Answered> known;
+  if constexpr (std::is_same_v<T, float>) {
+    const std::lock_guard<std::mutex> turn(remembering_);
+    known = answered_;
+  }
+  if (known != nullptr && known->since != pairs.since) known = nullptr;
+  const auto event_at = [&](int64_t b) -> Answered::Event {
+    return {pairs.src[b], pairs.dst[b], pairs.t[b], cuts[static_cast<size_t>(b)], relation_of(b)};
+  };
+  const auto is_known = [&](int64_t b) {
+    return known != nullptr && b < static_cast<int64_t>(known->events.size()) &&
+           known->events[static_cast<size_t>(b)] == event_at(b);
   };
   // slots that repeat their event, such as those without a negative, get its numbers
-  const int64_t size = pairs.size * pairs.width();
-  std::vector<int64_t> slots;
-  slots.reserve(static_cast<size_t>(size));
-  for (int64_t i = 0; i < size; ++i) {
-    const Asked::Pair pair = pair_of(i);
-    const int64_t b = i / pairs.width();
-    if (i == b * pairs.width() || pair.src != pairs.src[b] || pair.dst != pairs.dst[b]) slots.push_back(i);
+  struct Slot {
+    int64_t event, place;
+    node_t src, dst;
+  };
+  std::vector<Slot> slots;
+  slots.reserve(static_cast<size_t>(pairs.size * pairs.width()));
+  for (int64_t b = 0; b < pairs.size; ++b) {
+    const int64_t place = b * pairs.width();
+    if (!is_known(b)) slots.push_back({b, place, pairs.src[b], pairs.dst[b]});
+    for (int64_t j = b * pairs.m; j < (b + 1) * pairs.m; ++j) {
+      const node_t src = pairs.negative_src == nullptr ? pairs.src[b] : pairs.negative_src[j];
+      const node_t dst = pairs.negative_dst[j];
+      if (src != pairs.src[b] || dst != pairs.dst[b]) slots.push_back({b, j + b + 1, src, dst});
+    }
   }
   const auto num = static_cast<int64_t>(slots.size());
+  const auto pair_at = [&](int64_t i) -> Asked::Pair {
+    const auto& [b, place, src, dst] = slots[static_cast<size_t>(i)];
+    return {src, dst, pairs.t[b], cuts[static_cast<size_t>(b)], relation_of(b)};
+  };
   for_blocks(
-      num, pairs.since, [&](int64_t i) { return pair_of(slots[static_cast<size_t>(i)]); },
+      num, pairs.since, pair_at,
       [&](int64_t begin, Asked& asked, double* columns) {
         find_sources(asked);
         find_latest(asked);
@@ -228,27 +252,34 @@ void EventCounts::answer(const Pairs& pairs, T* out, bool is_awaited) const {
           load(lookup, asked, columns);
         }
         load_loops(asked, columns);
-        if constexpr (std::is_same_v<T, double>) {
-          formula_.evaluate(asked.num, columns, out + begin * width());
-        } else {
-          asked.numbers.resize(static_cast<size_t>(Formula::kBlock * width()));
-          formula_.evaluate(asked.num, columns, asked.numbers.data());
-          std::copy_n(asked.numbers.data(), asked.num * width(), out + begin * width());
-        }
+        formula_.evaluate(asked.num, columns, out + begin * width());
       },
       is_awaited);
-  const auto copy = [&](int64_t from, int64_t to) {
-    std::copy_n(out + from * width(), width(), out + to * width());
-  };
-  for (int64_t i = num - 1; i >= 0 && slots[static_cast<size_t>(i)] > i; --i)
-    copy(i, slots[static_cast<size_t>(i)]);
+  const auto row = [&](int64_t place) { return out + place * width(); };
+  for (int64_t i = num - 1; i >= 0 && slots[static_cast<size_t>(i)].place > i; --i)
+    std::copy_n(row(i), width(), row(slots[static_cast<size_t>(i)].place));
   auto next = slots.begin();
-  for (int64_t i = 0; num < size && i < size; ++i) {
-    if (next != slots.end() && *next == i) {
-      ++next;
-    } else {
-      copy(i / pairs.width() * pairs.width(), i);
+  for (int64_t b = 0; b < pairs.size; ++b) {
+    const int64_t event = b * pairs.width();
+    for (int64_t place = event; place < event + pairs.width(); ++place) {
+      if (next != slots.end() && next->place == place) {
+        ++next;
+      } else if (place > event) {
+        std::copy_n(row(event), width(), row(place));
+      } else {
+        std::copy_n(known->numbers.data() + b * width(), width(), row(event));
+      }
     }
+  }
+  if constexpr (std::is_same_v<T, float>) {
+    auto latest = std::make_shared<Answered>();
+    latest->since = pairs.since;
+    for (int64_t b = 0; b < std::min(pairs.size, kRemembered); ++b) {
+      latest->events.push_back(event_at(b));
+      latest->numbers.insert(latest->numbers.end(), row(b * pairs.width()), row(b * pairs.width()) + width());
+    }
+    const std::lock_guard<std::mutex> turn(remembering_);
+    answered_ = std::move(latest);
   }
 }
 
@@ -367,66 +398,100 @@ int64_t EventCounts::num_loads() const {
 /// Writes the numbers of the counts with the same keys.
 void EventCounts::load(const Lookup& lookup, Asked& asked, double* columns) const {
   const EventLists* lists = this->lists(kind_of(lookup.count.of).list);
-  Found found;
-  for (int64_t begin = 0; begin < asked.num; begin += kGroup) {
-    const int64_t num = std::min(kGroup, asked.num - begin);
-    find_earlier(lists, asked, begin, num, found);
-    std::array<int64_t, kGroup> source_age{};  // events of the source from the last one found on
-    for (int64_t i = 0; i < found.num && lookup.is_by_source; ++i) {
-      const auto& [place, events] = found.earlier[static_cast<size_t>(i)];
-      const Source& source = *asked.pair[static_cast<size_t>(place)].source;
-      source_age[static_cast<size_t>(i)] = source.num - (*ranks_)[events.last - first_];
-    }
-    for (const Load& load : lookup.loads) {
-      const double none = load.op == Op::kAge || load.op == Op::kSince ? -1
-                          : load.op == Op::kRank                       ? kMaxRank
-                                                                       : 0;
-      std::fill_n(columns + column_of(load) + begin, num, none);
-    }
-    std::vector<double>& sums = asked.sums;
-    sums.resize(lookup.decays.size());
+  Found& found = asked.found;
+  find_earlier(lists, asked);
+  const auto for_found = [&](const auto& use) {
     for (int64_t i = 0; i < found.num; ++i) {
       const auto& [place, events] = found.earlier[static_cast<size_t>(i)];
-      const Asked::Pair& pair = asked.pair[static_cast<size_t>(place)];
-      const int64_t age = source_age[static_cast<size_t>(i)];
-      if (!sums.empty()) lists->decayed(events, lookup.decays, {pair.t, pair.cut, age}, sums.data());
-      const double* sum = sums.data();
-      const uint64_t key = asked.key[static_cast<size_t>(place)];
-      int64_t num_unseen = 0;
-      if (lookup.has_num && lists != nullptr && asked.since > first_ && events.num > 1)
-        num_unseen = lists->num_unseen(key, asked.since);
-      for (const Load& load : lookup.loads) {
-        double& out = columns[column_of(load) + place];
-        if (load.op == Op::kNum) {
-          out = static_cast<double>(events.num - num_unseen);
-        } else if (load.op == Op::kAge) {
-          out = seconds_between(log_.t()[events.last], pair.t, seconds_per_tick_);
-        } else if (load.op == Op::kSince) {
-          out = static_cast<double>(age - 1);
-        } else if (load.op == Op::kRank) {
+      use(i, asked.pair[static_cast<size_t>(place)], events);
+    }
+  };
+  std::array<int64_t, Formula::kBlock> source_age{};  // events of the source from the last one found on
+  if (lookup.is_by_source) {
+    for_found([&](int64_t i, const Asked::Pair& pair, const EventLists::Prefix& events) {
+      source_age[static_cast<size_t>(i)] = pair.source->num - (*ranks_)[events.last - first_];
+    });
+  }
+  std::array<int64_t, Formula::kBlock> num_unseen{};
+  if (lookup.has_num && lists != nullptr && asked.since > first_) {
+    for_found([&](int64_t i, const Asked::Pair& pair, const EventLists::Prefix& events) {
+      const uint64_t key = asked.key[static_cast<size_t>(&pair - asked.pair.data())];
+      if (events.num > 1) num_unseen[static_cast<size_t>(i)] = lists->num_unseen(key, asked.since);
+    });
+  }
+  std::array<EventLists::Tail, Formula::kBlock> tails;  // what sums are of
+  if (lists != nullptr && lists->has_decays()) {
+    for_found([&](int64_t i, const Asked::Pair&, const EventLists::Prefix& events) {
+      lists->prefetch(tails[static_cast<size_t>(i)] = lists->tail(events));
+    });
+  }
+  double ages[Formula::kBlock * (EventLists::kMostTail + 1)], rest[std::size(ages)];
+  int64_t num_ages = 0;
+  const Clock* clock = nullptr;  // of these
+  for (const Load& load : lookup.loads) {
+    double* const column = columns + column_of(load);
+    const double none = load.op == Op::kAge || load.op == Op::kSince ? -1
+                        : load.op == Op::kRank                       ? kMaxRank
+                                                                     : 0;
+    std::fill_n(column, asked.num, none);
+    const double* left = rest;
+    if (load.op == Op::kDecayed) {
+      const Decay& how = lists->decay(load.decay);
+      if (clock == nullptr || *clock != how.clock) {
+        clock = &how.clock;
+        num_ages = 0;
+        for_found([&](int64_t i, const Asked::Pair& pair, const EventLists::Prefix& events) {
+          const EventLists::Tail& tail = tails[static_cast<size_t>(i)];
+          lists->write_ages(tail, how.clock, ages + num_ages);
+          ages[num_ages += tail.num] =
+              how.clock == Clock::kSeconds
+                  ? seconds_between(log_.clocks()[events.last], pair.t, seconds_per_tick_)
+                  : static_cast<double>(how.clock == Clock::kEvents ? pair.cut - events.last
+                                                                    : source_age[static_cast<size_t>(i)]);
+          ++num_ages;
+        });
+      }
+      decay_all(ages, num_ages, how.half_life, rest);
+    }
+    const auto number = [&](int64_t i, const Asked::Pair& pair, const EventLists::Prefix& events) -> double {
+      const auto at = static_cast<size_t>(i);
+      switch (load.op) {
+        case Op::kNum:
+          return static_cast<double>(events.num - num_unseen[at]);
+        case Op::kAge:
+          return seconds_between(log_.t()[events.last], pair.t, seconds_per_tick_);
+        case Op::kSince:
+          return static_cast<double>(source_age[at] - 1);
+        case Op::kRank: {
           const auto& order = lookup.count.of == CountOf::kPair ? pair.source->events : *pair.latest;
-          const auto at = std::lower_bound(order.begin(), order.end(), events.last, std::greater<>());
-          if (at != order.end() && *at == events.last) out = static_cast<double>(at - order.begin());
-        } else if (load.op == Op::kWithin) {
+          const auto place = std::lower_bound(order.begin(), order.end(), events.last, std::greater<>());
+          return place != order.end() && *place == events.last ? static_cast<double>(place - order.begin())
+                                                               : none;
+        }
+        case Op::kWithin: {
           const double ticks = std::floor(formula_.steps()[load.step].constant / seconds_per_tick_ *
                                           (1 + 1e-15));  // 20 s are 2e10 ns
           const double reach = static_cast<double>(pair.t) - static_cast<double>(log_.clocks()[asked.since]);
           eid_t from = asked.since;
           if (ticks < reach) from = std::max(from, cut_off(pair.t - static_cast<tick_t>(ticks), pair.cut));
-          out = static_cast<double>(lists == nullptr      ? pair.cut - from
-                                    : from == asked.since ? events.num - num_unseen
-                                                          : events.num - lists->num_before(key, from));
-        } else {
-          out = *sum++;
+          if (lists == nullptr) return static_cast<double>(pair.cut - from);
+          if (from == asked.since) return static_cast<double>(events.num - num_unseen[at]);
+          const uint64_t key = asked.key[static_cast<size_t>(&pair - asked.pair.data())];
+          return static_cast<double>(events.num - lists->num_before(key, from));
+        }
+        default: {
+          const double* const own = left;
+          left += tails[at].num + 1;
+          return lists->sum(tails[at], load.decay, own) * left[-1];
         }
       }
-    }
-    for (const Load& load : lookup.loads) {
-      double* const column = columns + column_of(load);
-      for (int64_t i = 0; i < found.num_repeated; ++i) {
-        const int64_t place = found.repeated[static_cast<size_t>(i)];
-        column[place] = column[place - 1];
-      }
+    };
+    for_found([&](int64_t i, const Asked::Pair& pair, const EventLists::Prefix& events) {
+      column[&pair - asked.pair.data()] = number(i, pair, events);
+    });
+    for (int64_t i = 0; i < found.num_repeated; ++i) {
+      const int64_t place = found.repeated[static_cast<size_t>(i)];
+      column[place] = column[place - 1];
     }
   }
 }
@@ -476,44 +541,44 @@ void EventCounts::last_events(const node_t* src, const node_t* dst, eid_t since,
   }
 }
 
-/// Finds the events before the cut-offs of the `num` pairs from `begin` on, with overlapping cache misses.
-/// Pairs that have none drop out from step to step, without branches that cannot be predicted.
-void EventCounts::find_earlier(const EventLists* lists, const Asked& asked, int64_t begin, int64_t num,
-                               Found& found) const {
+/// Finds the events before the cut-offs of the pairs, with overlapping cache misses. Pairs that have none
+/// drop out from step to step, without branches that cannot be predicted.
+void EventCounts::find_earlier(const EventLists* lists, Asked& asked) const {
   struct Wanted {
     int64_t pair;
     uint64_t key;
     uint32_t place;
   };
-  std::array<Wanted, kGroup> wanted;
+  std::array<Wanted, Formula::kBlock> wanted;
   size_t size = 0;
-  const auto keep = [&](const auto& is_kept) {
-    size_t kept = 0;
-    for (size_t i = 0; i < size; ++i) {
-      wanted[kept] = wanted[i];
-      kept += is_kept(wanted[kept]);
-    }
-    size = kept;
-  };
+  Found& found = asked.found;
   found.num = found.num_repeated = 0;
-  for (int64_t i = begin; i < begin + num; ++i) {
+  uint64_t before = kNoKey;
+  for (int64_t i = 0; i < asked.num; ++i) {
     const uint64_t key = asked.key[static_cast<size_t>(i)];
-    const bool is_repeated = asked.is_as_before(i);
+    const bool is_repeated = asked.is_at_same[static_cast<size_t>(i)] & (key == before);
+    before = key;
     found.repeated[static_cast<size_t>(found.num_repeated)] = i;
     found.num_repeated += is_repeated;
     wanted[size] = {i, key, EventLists::kNone};
-    size += key != kNoKey && !is_repeated;
+    size += (key != kNoKey) & !is_repeated;
   }
-  const auto cut = [&](const Wanted& each) { return asked.pair[static_cast<size_t>(each.pair)].cut; };
   if (lists != nullptr) {
     const auto for_wanted = [&](const auto& use) { std::for_each_n(wanted.begin(), size, use); };
     for_wanted([&](const Wanted& each) { lists->prefetch(each.key); });
     for_wanted([&](const Wanted& each) { lists->prefetch_slot(each.key); });
-    keep([&](Wanted& each) { return (each.place = lists->find(each.key)) != EventLists::kNone; });
+    size_t kept = 0;
+    for (size_t i = 0; i < size; ++i) {
+      wanted[kept] = wanted[i];
+      wanted[kept].place = lists->find(wanted[i].key);
+      kept += wanted[kept].place != EventLists::kNone;
+    }
+    size = kept;
     for_wanted([&](const Wanted& each) { lists->prefetch_end(each.place); });
+    for_wanted([&](const Wanted& each) { lists->prefetch_group(each.place); });
   }
   for (size_t i = 0; i < size; ++i) {  // all events: given by positions
-    const eid_t end = cut(wanted[i]);
+    const eid_t end = asked.pair[static_cast<size_t>(wanted[i].pair)].cut;
     const EventLists::Prefix events = lists != nullptr
                                           ? lists->prefix(wanted[i].place, end)
                                           : EventLists::Prefix{end - asked.since, end - 1, nullptr, 0};
@@ -523,7 +588,6 @@ void EventCounts::find_earlier(const EventLists* lists, const Asked& asked, int6
   for (int64_t i = 0; i < found.num; ++i) {
     const EventLists::Prefix& events = found.earlier[static_cast<size_t>(i)].events;
     __builtin_prefetch(log_.t() + events.last);
-    if (lists != nullptr) lists->prefetch_sum(events);
   }
 }
 

@@ -19,23 +19,27 @@ constexpr int64_t kAhead = 4;    // events whose lists are prefetched, and twice
 /// Up to `most` distinct nodes.
 class DistinctNodes {
  public:
-  explicit DistinctNodes(int most) : scans_(most <= kScanned) {}
+  explicit DistinctNodes(int most) : are_few_(most <= kPlaces / 4) {
+    if (are_few_) few_.fill(kNoNode);
+  }
 
   /// Adds a node; false if it was there.
   bool add(node_t v) {
-    if (!scans_) return many_.insert(v).second;
-    bool is_known = false;
-    for (int i = 0; i < num_; ++i) is_known |= few_[static_cast<size_t>(i)] == v;  // without branches
-    if (!is_known) few_[static_cast<size_t>(num_++)] = v;
-    return !is_known;
+    if (!are_few_) return many_.insert(v).second;
+    const auto node = static_cast<int32_t>(v);
+    size_t i = static_cast<uint32_t>(node) * 0x9E3779B1U >> 24;
+    for (; few_[i] != kNoNode; i = (i + 1) % kPlaces) {
+      if (few_[i] == node) return false;
+    }
+    few_[i] = node;
+    return true;
   }
 
  private:
-  static constexpr int kScanned = 64;
+  static constexpr int kPlaces = 256;
 
-  const bool scans_;
-  int num_ = 0;
-  std::array<node_t, kScanned> few_;
+  const bool are_few_;
+  std::array<int32_t, kPlaces> few_;
   std::unordered_set<node_t> many_;
 };
 
@@ -134,8 +138,7 @@ EventCounts::EventCounts(const EventLog& log, std::vector<Count> counts, Formula
     auto same = std::find_if(lookups_.begin(), lookups_.end(),
                              [&](const Lookup& lookup) { return lookup.count.has_keys_of(count); });
     if (same == lookups_.end()) same = lookups_.insert(same, {count, {}});
-    same->loads.push_back({step.op, i});
-    if (step.op == Op::kDecayed) same->decays.push_back(decay[number]);
+    same->loads.push_back({step.op, i, decay[number]});
     same->has_num |= step.op == Op::kNum || step.op == Op::kWithin;
     same->is_by_source |=
         step.op == Op::kSince || (step.op == Op::kDecayed && count.decay.clock == Clock::kSource);

@@ -1,5 +1,7 @@
 #include "tgflow/event_lists.hpp"
 
+#include "tgflow/double_math.hpp"
+
 namespace tgflow {
 namespace {
 
@@ -19,26 +21,6 @@ const EventLists::Growth& EventLists::Growth::of_lists() {
     return of;
   }();
   return growth;
-}
-
-/// The slot of a node, or the empty one where it belongs, or -1 in a full table.
-int64_t EventLists::find_slot(Head head, uint32_t second) const {
-  const int64_t slots = capacity(head);
-  int64_t i = home(head, second);
-  for (int64_t left = slots; left > 0; --left) {
-    const Slot found = read(head, i);
-    if (found.place == kNone || found.second == second) return i;
-    if (++i == slots) i = 0;
-  }
-  return -1;
-}
-
-uint32_t EventLists::find(uint64_t key) const {
-  if (!has_head(key)) return kNone;
-  const Head head = heads_[node_of(key)];
-  if (!has_pairs_ || head.table == 0) return head.table;
-  const int64_t i = find_slot(head, second_of(key));
-  return i < 0 ? kNone : read(head, i).place;
 }
 
 /// Sets the place of the list of a key.
@@ -219,7 +201,13 @@ uint32_t EventLists::grown(uint32_t place) {
 }
 
 void EventLists::write_sums(const Block& block, int64_t group, const Prefix& before) {
-  add_up(before, all_decays_, const_cast<double*>(sums(block, group)));
+  const Tail tail = this->tail(before);
+  double ages[kMostTail], rest[kMostTail];
+  for (size_t n = 0; n < decays_.size(); ++n) {
+    if (n == 0 || decays_[n].clock != decays_[n - 1].clock) write_ages(tail, decays_[n].clock, ages);
+    decay_all(ages, tail.num, decays_[n].half_life, rest);
+    const_cast<double*>(sums(block, group))[n] = sum(tail, n, rest);
+  }
 }
 
 int64_t EventLists::num_unseen(uint64_t key, eid_t since) const {
@@ -246,30 +234,39 @@ EventLists::Prefix EventLists::prefix(uint32_t place, eid_t cut) const {
     return only < cut ? Prefix{1, only, nullptr, 0} : Prefix{};
   }
   const Block* block = block_at(place);
-  const int64_t last = block->num() - 1;
-  if (const eid_t eid = event(*block, last); eid < cut) {
-    return {Growth::of_lists().base[block->number()] + last + 1, eid, block, last};
-  }
-  while (event(*block, 0) >= cut) {
+  // the last group that begins below the cut-off: most are the end
+  int64_t group = last_group(*block);
+  while (event(*block, group * kGroup) >= cut) {
+    int64_t step = 1;
+    while (step < group && event(*block, (group - step) * kGroup) >= cut) step *= 2;
+    int64_t high = group - step / 2;
+    group = std::max<int64_t>(group - step, 0);
+    while (high - group > 1) {
+      const int64_t middle = group + (high - group) / 2;
+      (event(*block, middle * kGroup) < cut ? group : high) = middle;
+    }
+    if (group > 0 || event(*block, 0) < cut) break;
     if (block->number() == 0) return {};
     block = block_at(block->before);
+    group = last_group(*block);
   }
-  const int64_t end = block->num();
-  int64_t step = 1;  // the result is the last below the cut-off, at 0 or later
-  while (step < end && event(*block, end - step) >= cut) step *= 2;
-  int64_t low = std::max<int64_t>(end - step, 0), high = step == 1 ? end : end - step / 2;
-  while (high - low > 1) {
-    const int64_t middle = low + (high - low) / 2;
-    (event(*block, middle) < cut ? low : high) = middle;
-  }
-  return {Growth::of_lists().base[block->number()] + low + 1, event(*block, low), block, low};
+  const int64_t num = std::min(kGroup, block->num() - group * kGroup);
+  const uint32_t* const events = entry(*block, group * kGroup);
+  int64_t below = 0;  // without branches that cannot be predicted
+  for (int64_t i = 0; i < num; ++i) below += first_ + events[i] < cut;
+  const int64_t index = group * kGroup + below - 1;
+  return {Growth::of_lists().base[block->number()] + index + 1, first_ + events[below - 1], block, index};
 }
 
-void EventLists::prefetch_sum(const Prefix& prefix) const {
-  if (decays_.empty() || prefix.block == nullptr) return;
-  const int64_t num = prefix.block->number() == 0 ? prefix.index : prefix.index % kGroup;
-  const uint32_t* events = entry(*prefix.block, prefix.index) - num;
-  for (int64_t i = 0; i < num; ++i) __builtin_prefetch(log_.clocks() + first_ + events[i]);
+EventLists::Tail EventLists::tail(const Prefix& prefix) const {
+  if (prefix.block == nullptr) return {nullptr, prefix.last, 0, nullptr};
+  const Block& block = *prefix.block;
+  const bool is_first = block.number() == 0;
+  const int64_t num = is_first ? prefix.index : prefix.index % kGroup + 1;
+  const uint32_t* const events = entry(block, prefix.index) + 1 - num;
+  if (is_first) return {nullptr, first_ + events[-1], num, events};
+  const eid_t before = num <= prefix.index ? event(block, prefix.index - num) : first_ + block.last;
+  return {sums(block, prefix.index / kGroup), before, num, events};
 }
 
 /// Age of an earlier event with the same source, or of any unless by a source's events, at the time of `eid`.
@@ -279,51 +276,22 @@ double EventLists::age_at(Clock clock, eid_t earlier, eid_t eid) const {
   return static_cast<double>(ranks_[eid - first_] - ranks_[earlier - first_]);
 }
 
-/// Writes the sums of a nonempty prefix, as of the log's clock after its last event.
-void EventLists::add_up(const Prefix& prefix, const std::vector<size_t>& numbers, double* out) const {
-  const size_t size = numbers.size();
-  if (size == 0) return;
-  eid_t before = prefix.last;
-  int64_t num = 0;  // events to add
-  const uint32_t* events = nullptr;
-  if (prefix.block != nullptr) {
-    const Block& block = *prefix.block;
-    num = block.number() == 0 ? prefix.index : prefix.index % kGroup + 1;
-    events = entry(block, prefix.index) + 1 - num;
-    if (block.number() == 0) {
-      before = first_ + events[-1];
-    } else {
-      before = num <= prefix.index ? event(block, prefix.index - num) : first_ + block.last;
-      const double* const known = sums(block, prefix.index / kGroup);
-      for (size_t n = 0; n < size; ++n) out[n] = known[numbers[n]];
-    }
-  }
-  if (prefix.block == nullptr || prefix.block->number() == 0) {
-    for (size_t n = 0; n < size; ++n) out[n] = weight(decays_[numbers[n]], before);
-  }
-  for (int64_t i = 0; i < num; ++i) {
-    const eid_t eid = first_ + events[i];
-    double ages[] = {-1, -1, -1};  // by clock, found once: sums by one clock differ in the half-life alone
-    for (size_t n = 0; n < size; ++n) {
-      const Decay& how = decays_[numbers[n]];
-      double& age = ages[static_cast<size_t>(how.clock)];
-      if (age < 0) age = age_at(how.clock, before, eid);
-      out[n] = weight(how, eid) + out[n] * std::exp2(-age / how.half_life);
-    }
+void EventLists::write_ages(const Tail& tail, Clock clock, double* out) const {
+  eid_t before = tail.before;
+  for (int64_t i = 0; i < tail.num; ++i) {
+    const eid_t eid = first_ + tail.events[i];
+    out[i] = age_at(clock, before, eid);
     before = eid;
   }
 }
 
-void EventLists::decayed(const Prefix& prefix, const std::vector<size_t>& numbers, const Moment& moment,
-                         double* out) const {
-  add_up(prefix, numbers, out);
-  for (size_t n = 0; n < numbers.size(); ++n) {
-    const Decay& how = decays_[numbers[n]];
-    const double age = how.clock == Clock::kSeconds  ? seconds(log_.clocks()[prefix.last], moment.t)
-                       : how.clock == Clock::kEvents ? static_cast<double>(moment.cut - prefix.last)
-                                                     : static_cast<double>(moment.source_age);
-    out[n] *= std::exp2(-age / how.half_life);
-  }
+double EventLists::sum(const Tail& tail, size_t decay, const double* rest) const {
+  const Decay& how = decays_[decay];
+  double sum = tail.known != nullptr ? tail.known[decay] : weight(how, tail.before);
+  const bool has_late = how.clock == Clock::kSeconds && log_.t() != log_.clocks();
+  for (int64_t i = 0; i < tail.num; ++i)
+    sum = (has_late ? weight(how, first_ + tail.events[i]) : 1.0) + sum * rest[i];
+  return sum;
 }
 
 }  // namespace tgflow

@@ -6,6 +6,9 @@
 #include <string>
 #include <utility>
 
+#include "tgflow/detail/simd.hpp"
+#include "tgflow/double_math.hpp"
+
 namespace tgflow {
 
 int Formula::num_operands(Op op) {
@@ -34,72 +37,71 @@ std::vector<double> Formula::columns() const {
   return columns;
 }
 
-void Formula::evaluate(int64_t num, double* columns, double* out) const {
-  for (size_t i = 0; i < steps_.size(); ++i) {
-    double* const to = columns + static_cast<int64_t>(i) * kBlock;
-    const auto column = [&](size_t j) { return columns + steps_[i].of[j] * kBlock; };
-    const auto both = [&](const auto& f) {
-      const double *x = column(0), *y = column(1);
-      for (int64_t k = 0; k < num; ++k) to[k] = f(x[k], y[k]);
-    };
-    const auto each = [&](const auto& f) {  // many pairs in turn have no history, or the same
-      const double* x = column(0);
-      for (int64_t k = 0; k < num; ++k) to[k] = k > 0 && x[k] == x[k - 1] ? to[k - 1] : f(x[k]);
-    };
-    switch (steps_[i].op) {
-      case Op::kNum:
-      case Op::kAge:
-      case Op::kDecayed:
-      case Op::kRank:
-      case Op::kSince:
-      case Op::kWithin:
-      case Op::kLoop:
-      case Op::kConstant:
-        break;
+namespace {
+
+/// Computes a step of up to kBlock pairs from the columns of its operands.
+struct Compute {
+  template <typename Level>
+  TGFLOW_INLINE static void run(Op op, int64_t num, const double* x, const double* y, const double* z,
+                                double* to) {
+    switch (op) {
       case Op::kAdd:
-        both([](double x, double y) { return x + y; });
+        for (int64_t k = 0; k < num; ++k) to[k] = x[k] + y[k];
         break;
       case Op::kSubtract:
-        both([](double x, double y) { return x - y; });
+        for (int64_t k = 0; k < num; ++k) to[k] = x[k] - y[k];
         break;
       case Op::kMultiply:
-        both([](double x, double y) { return x * y; });
+        for (int64_t k = 0; k < num; ++k) to[k] = x[k] * y[k];
         break;
       case Op::kDivide:
-        both([](double x, double y) { return x / y; });
+        for (int64_t k = 0; k < num; ++k) to[k] = x[k] / y[k];
         break;
       case Op::kMinimum:
-        both([](double x, double y) { return x < y ? x : y; });
+        for (int64_t k = 0; k < num; ++k) to[k] = x[k] < y[k] ? x[k] : y[k];
         break;
       case Op::kMaximum:
-        both([](double x, double y) { return x > y ? x : y; });
+        for (int64_t k = 0; k < num; ++k) to[k] = x[k] > y[k] ? x[k] : y[k];
         break;
       case Op::kAtLeast:
-        both([](double x, double y) { return x >= y ? 1.0 : 0.0; });
+        for (int64_t k = 0; k < num; ++k) to[k] = x[k] >= y[k] ? 1.0 : 0.0;
         break;
-      case Op::kWhere: {
-        const double *condition = column(0), *x = column(1), *y = column(2);
-        for (int64_t k = 0; k < num; ++k) to[k] = condition[k] != 0 ? x[k] : y[k];
+      case Op::kWhere:
+        for (int64_t k = 0; k < num; ++k) to[k] = x[k] != 0 ? y[k] : z[k];
         break;
-      }
       case Op::kExp:
-        each([](double x) { return std::exp(x); });
-        break;
+        return exp_all(x, num, to);
       case Op::kLog:
-        each([](double x) { return std::log(x); });
+        for (int64_t k = 0; k < num; ++k) to[k] = std::log(x[k]);
         break;
       case Op::kLog1p:
-        each([](double x) { return std::log1p(x + 0.0); });  // of -0, which equals 0, as of 0
-        break;
+        return log1p_all(x, num, to);
       case Op::kLog2:
-        each([](double x) { return std::log2(x); });
+        for (int64_t k = 0; k < num; ++k) to[k] = std::log2(x[k]);
+        break;
+      default:  // of counts and of pairs
         break;
     }
   }
+};
+
+}  // namespace
+
+template <typename T>
+void Formula::evaluate(int64_t num, double* columns, T* out) const {
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    const auto column = [&](size_t j) -> const double* { return columns + steps_[i].of[j] * kBlock; };
+    simd::run<Compute>(steps_[i].op, num, column(0), column(1), column(2),
+                       columns + static_cast<int64_t>(i) * kBlock);
+  }
   for (size_t j = 0; j < results_.size(); ++j) {
     const double* from = columns + results_[j] * kBlock;
-    for (int64_t k = 0; k < num; ++k) out[static_cast<size_t>(k) * results_.size() + j] = from[k];
+    for (int64_t k = 0; k < num; ++k)
+      out[static_cast<size_t>(k) * results_.size() + j] = static_cast<T>(from[k]);
   }
 }
+
+template void Formula::evaluate(int64_t num, double* columns, double* out) const;
+template void Formula::evaluate(int64_t num, double* columns, float* out) const;
 
 }  // namespace tgflow

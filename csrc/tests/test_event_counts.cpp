@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <thread>
@@ -63,8 +64,9 @@ struct Asking {
   }
 };
 
-std::vector<double> answers(const EventCounts& counts, const Asking& asking) {
-  std::vector<double> out(static_cast<size_t>(counts.width()) * asking.src.size() * 2);
+template <typename T = double>
+std::vector<T> answers(const EventCounts& counts, const Asking& asking) {
+  std::vector<T> out(static_cast<size_t>(counts.width()) * asking.src.size() * 2);
   counts.answer(asking.pairs(), out.data());
   return out;
 }
@@ -97,6 +99,26 @@ TEST(stress_counts_beside_a_writer) {
   EventCounts rebuilt(log, every_list(), every_number());
   rebuilt.read_upto(columns.size());
   CHECK(answers(rebuilt, asking) == first);
+}
+
+/// Events that were in the answer before are not looked up again.
+TEST(answers_of_floats_do_not_depend_on_the_one_before) {
+  const Columns columns = made_events(1000, 50, 13);
+  EventLog log;
+  log.append(columns.slice(0, columns.size()));
+  EventCounts counts(log, every_list(), every_number());
+  counts.read_upto(columns.size());
+  const tick_t end = columns.t.back() + 1;
+  std::vector<Asking> askings{{100, 1000, end}, {100, 1000, end}, {100, 900, end}, {100, 900, end + 50}};
+  askings.emplace_back(150, 900, end + 50);
+  askings[1].negative = askings[0].dst;
+  std::rotate(askings[4].src.begin(), askings[4].src.begin() + 40, askings[4].src.end());
+  askings.push_back(askings[0]);
+  for (const Asking& asking : askings) {
+    EventCounts others(log, every_list(), every_number());
+    others.read_upto(columns.size());
+    CHECK(answers<float>(counts, asking) == answers<float>(others, asking));
+  }
 }
 
 TEST(stress_counts_read_on_by_many_threads) {

@@ -244,14 +244,14 @@ class EventCounts {
   struct Load {
     Op op;
     size_t step;
+    size_t decay;  ///< Its number in the list.
   };
   /// Numbers of counts with the same keys, which are looked up once.
   struct Lookup {
     Count count;
     std::vector<Load> loads;
-    std::vector<size_t> decays{};  ///< Those of decayed loads, in their order.
-    bool is_by_source = false;     ///< Whether a number goes by the source's events,
-    bool has_num = false;          ///< or is that of all or of the latest ones.
+    bool is_by_source = false;  ///< Whether a number goes by the source's events,
+    bool has_num = false;       ///< or is that of all or of the latest ones.
   };
   static constexpr uint64_t kOneKey = 0;  // key of single lists
 
@@ -280,8 +280,7 @@ class EventCounts {
   void find_keys(const Count& count, Asked& asked) const;
   void load(const Lookup& lookup, Asked& asked, double* columns) const;
   void load_loops(const Asked& asked, double* columns) const;
-  void find_earlier(const EventLists* lists, const Asked& asked, int64_t begin, int64_t num,
-                    Found& found) const;
+  void find_earlier(const EventLists* lists, Asked& asked) const;
   template <typename PairAt, typename Use>
   void for_blocks(int64_t size, eid_t since, const PairAt& pair_at, const Use& use,
                   bool is_awaited = false) const;
@@ -317,6 +316,15 @@ class EventCounts {
   bool is_broken_ = false;
   std::mutex reading_on_;
   mutable std::shared_mutex mutex_;
+  /// Events of an answer of floats and their numbers: what is predicted is learned next.
+  struct Answered {
+    using Event = std::array<int64_t, 5>;  // src, dst, t, cut-off and relation
+    eid_t since;
+    std::vector<Event> events;
+    std::vector<float> numbers;
+  };
+  mutable std::mutex remembering_;
+  mutable std::shared_ptr<const Answered> answered_;
 };
 
 }  // namespace tgflow

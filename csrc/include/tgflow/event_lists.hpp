@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <numeric>
 #include <vector>
 
 #include "tgflow/detail/mix.hpp"
@@ -79,12 +78,10 @@ class EventLists {
         first_(first),
         ranks_(ranks),
         decays_(std::move(decays)),
-        all_decays_(decays_.size()),
         seconds_per_tick_(seconds_per_tick),
         has_pairs_(has_pairs),
         max_keys_(max_keys),
         pool_(log.disk()) {
-    std::iota(all_decays_.begin(), all_decays_.end(), size_t{0});
     if (first > 0) heads_.use_small_pages();  // of all nodes few have events within a horizon
   }
 
@@ -114,14 +111,35 @@ class EventLists {
     if (head.table != 0) __builtin_prefetch(slot(head, home(head, second_of(key))));
   }
   /// The place of the list of `key`, or kNone.
-  uint32_t find(uint64_t key) const;
+  uint32_t find(uint64_t key) const {
+    if (!has_head(key)) return kNone;
+    const Head head = heads_[node_of(key)];
+    if (!has_pairs_ || head.table == 0) return head.table;
+    const int64_t i = find_slot(head, second_of(key));
+    return i < 0 ? kNone : read(head, i).place;
+  }
   [[gnu::always_inline]] void prefetch_end(uint32_t place) const {
     if (!is_one(place)) __builtin_prefetch(block_at(place));
   }
+  [[gnu::always_inline]] void prefetch_group(uint32_t place) const {
+    if (is_one(place) || block_at(place)->number() == 0) return;
+    __builtin_prefetch(entry(*block_at(place), last_group(*block_at(place)) * kGroup));
+  }
   /// The events before `cut` in a list by its place.
   Prefix prefix(uint32_t place, eid_t cut) const;
-  /// Prefetches what `decayed` reads of the log.
-  void prefetch_sum(const Prefix& prefix) const;
+  /// What the sums of a nonempty prefix follow from: those at an earlier event of it, and the events after.
+  struct Tail {
+    const double* known;  ///< Null at the first event of the list.
+    eid_t before;         ///< That event,
+    int64_t num;          ///< and up to `kMostTail` ones after it.
+    const uint32_t* events;
+  };
+  static constexpr int64_t kMostTail = 8;
+  Tail tail(const Prefix& prefix) const;
+  /// Prefetches what `write_ages` reads of the log.
+  void prefetch(const Tail& tail) const {
+    for (int64_t i = 0; i < tail.num; ++i) __builtin_prefetch(log_.clocks() + first_ + tail.events[i]);
+  }
   /// The number of events before `cut` of a key.
   int64_t num_before(uint64_t key, eid_t cut) const {
     const uint32_t place = find(key);
@@ -157,15 +175,12 @@ class EventLists {
   int last_events(uint64_t key, eid_t since, eid_t cut, int most, eid_t* out) const {
     return last_events_if(key, since, cut, most, most, out, [](eid_t) { return true; });
   }
-  /// The moment of a query.
-  struct Moment {
-    tick_t t;
-    eid_t cut;
-    int64_t source_age;  ///< Events of the query's source from the prefix's last one on.
-  };
-  /// Writes the sums of a nonempty prefix by the decays of these numbers, as of a moment.
-  void decayed(const Prefix& prefix, const std::vector<size_t>& numbers, const Moment& moment,
-               double* out) const;
+  /// Writes by how much each event of a tail is later than the one before it.
+  void write_ages(const Tail& tail, Clock clock, double* out) const;
+  /// The sum as of the last event of a tail, with `rest`, what is left after each age: `decay` of these.
+  double sum(const Tail& tail, size_t decay, const double* rest) const;
+  const Decay& decay(size_t number) const { return decays_[number]; }
+  bool has_decays() const { return !decays_.empty(); }
 
   int64_t bytes() const { return pool_.bytes() + heads_.bytes(); }
 
@@ -183,7 +198,7 @@ class EventLists {
 
  private:
   static constexpr int64_t kFirst = 7;
-  static constexpr int64_t kGroup = 8;
+  static constexpr int64_t kGroup = kMostTail;
   /// Number of events before the n-th block of a list, and its groups.
   struct Growth {
     static constexpr int kMostBlocks = 256;  // more than any list fills
@@ -233,7 +248,17 @@ class EventLists {
   static int64_t home(const Head& head, uint32_t second) {
     return static_cast<int64_t>((mix64(second) >> 32) * static_cast<uint64_t>(capacity(head)) >> 32);
   }
-  int64_t find_slot(Head head, uint32_t second) const;
+  /// The slot of a node, or the empty one where it belongs, or -1 in a full table.
+  int64_t find_slot(Head head, uint32_t second) const {
+    const int64_t slots = capacity(head);
+    int64_t i = home(head, second);
+    for (int64_t left = slots; left > 0; --left) {
+      const Slot found = read(head, i);
+      if (found.place == kNone || found.second == second) return i;
+      if (++i == slots) i = 0;
+    }
+    return -1;
+  }
   void rebuild(Head& head, Slot added);
   void set(Head& head, Slot slot);
   void set(uint64_t key, uint32_t place);
@@ -253,16 +278,20 @@ class EventLists {
   uint32_t* entry(Block& block, int64_t i) const {
     return const_cast<uint32_t*>(entry(static_cast<const Block&>(block), i));
   }
+  /// The last group of a block with events; all of the first one are in one.
+  static int64_t last_group(const Block& block) {
+    return block.number() == 0 ? 0 : (block.num() - 1) / kGroup;
+  }
   eid_t event(const Block& block, int64_t i) const { return first_ + *entry(block, i); }
   const double* sums(const Block& block, int64_t group) const {
     return reinterpret_cast<const double*>(&block + 1) + group * stride();
   }
   uint32_t grown(uint32_t place);
   void write_sums(const Block& block, int64_t group, const Prefix& before);
-  void add_up(const Prefix& prefix, const std::vector<size_t>& numbers, double* out) const;
   double age_at(Clock clock, eid_t earlier, eid_t eid) const;
+  bool is_late(eid_t eid) const { return log_.t() != log_.clocks() && log_.t()[eid] != log_.clocks()[eid]; }
   double weight(const Decay& how, eid_t eid) const {
-    if (how.clock != Clock::kSeconds || log_.t()[eid] == log_.clocks()[eid]) return 1.0;
+    if (how.clock != Clock::kSeconds || !is_late(eid)) return 1.0;
     return std::exp2(-seconds(log_.t()[eid], log_.clocks()[eid]) / how.half_life);
   }
   double seconds(tick_t earlier, tick_t later) const {
@@ -273,7 +302,6 @@ class EventLists {
   const eid_t first_;
   const uint32_t* const ranks_;
   const std::vector<Decay> decays_;
-  std::vector<size_t> all_decays_;  ///< Their numbers.
   const double seconds_per_tick_;
   const bool has_pairs_;
   SparseArray<Head> heads_{kMaxNode + 1};  ///< By node.

@@ -55,8 +55,9 @@ class Formula {
   /// Returns a column for each step, `kBlock` numbers, with the constants.
   std::vector<double> columns() const;
   /// Computes the steps of the first `num` pairs; those of counts and of pairs must be there. Writes the
-  /// results, `out[num, width()]`.
-  void evaluate(int64_t num, double* columns, double* out) const;
+  /// results, `out[num, width()]`, as doubles or floats.
+  template <typename T>
+  void evaluate(int64_t num, double* columns, T* out) const;
 
  private:
   std::vector<Step> steps_;
