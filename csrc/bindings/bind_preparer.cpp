@@ -1,4 +1,7 @@
+#include <pybind11/numpy.h>
+
 #include <algorithm>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -64,9 +67,8 @@ int64_t add_column(Slab& slab, const TensorArg& column) {
 }
 
 std::unique_ptr<Preparer> new_preparer(const EventLog& log, const std::optional<TemporalGraph*>& graph,
-                                       const PairIndex& pairs,
-                                       const std::optional<EventCounts*>& maybe_counts, int64_t start,
-                                       int64_t batch_size, const std::vector<int64_t>& fanouts,
+                                       PairIndex& pairs, const std::optional<EventCounts*>& maybe_counts,
+                                       int64_t start, int64_t batch_size, const std::vector<int64_t>& fanouts,
                                        tgflow::Strategy strategy, int64_t span, bool sees_all_before,
                                        bool with_memory, bool with_nodes, double seconds_per_tick,
                                        int64_t num_negatives, int64_t every, bool draws_pairs, int64_t cut,
@@ -123,17 +125,53 @@ using Numbers = std::vector<int64_t>;
 
 /// The layout as numbers: those of the batch, and of each block; see tgflow/plan/_native.py.
 std::pair<Numbers, std::vector<Numbers>> numbers(const BatchLayout& b) {
-  const Numbers batch{b.num_whole, b.whole_eid,   b.whole_t,        b.whole_ends, b.num_events,
-                      b.num_new,   b.num_queries, b.num_fallbacks,  b.eid,        b.t,
-                      b.ends,      b.row,         b.counts,         b.num_nodes,  b.nodes,
-                      b.position,  b.num_edges,   b.num_in_blocks,  b.own_row,    b.edge_ids,
-                      b.edge_x,    b.x,           b.node_ids,       b.node_x,     b.mask,
-                      b.log_q,     b.query_t,     b.query_position, b.words};
+  const Numbers batch{b.num_events,
+                      b.num_new,
+                      b.num_queries,
+                      b.num_fallbacks,
+                      b.eid,
+                      b.t,
+                      b.ends,
+                      b.row,
+                      b.counts,
+                      b.num_nodes,
+                      b.nodes,
+                      b.position,
+                      b.num_edges,
+                      b.num_in_blocks,
+                      b.own_row,
+                      b.edge_ids,
+                      b.edge_x,
+                      b.x,
+                      b.node_ids,
+                      b.node_x,
+                      b.log_q,
+                      b.query_t,
+                      b.query_position,
+                      b.words};
   std::vector<Numbers> blocks;
   for (const BatchLayout::Block& of : b.blocks)
     blocks.push_back({of.targets, of.target, of.neighbor, of.mask, of.dt, of.eid, of.edge_row});
   return {batch, blocks};
 }
+
+/// Copies of the columns eid, src, dst and t of the whole batch: [4, events].
+py::array_t<int64_t> events_of(const BatchLayout& b, const Slab& slab) {
+  const int64_t num = b.num_whole, dst = b.whole_ends + num * static_cast<int64_t>(sizeof(int64_t));
+  py::array_t<int64_t> events({int64_t{4}, num});
+  int64_t* to = events.mutable_data();
+  for (const int64_t column : {b.whole_eid, b.whole_ends, dst, b.whole_t})
+    to = std::copy_n(slab.at<int64_t>(column), num, to);
+  return events;
+}
+
+/// A copy of which negatives of the whole batch the core drew, [events, m]; or None if all.
+py::object mask_of(const BatchLayout& b, const Slab& slab, int64_t m) {
+  if (b.mask < 0) return py::none();
+  return py::array_t<bool>({b.num_whole, m}, slab.at<bool>(b.mask));
+}
+
+using Prepared = std::tuple<Numbers, std::vector<Numbers>, py::array_t<int64_t>, py::object>;
 
 /// Negatives of `num` events, `m` each.
 tgflow::GivenNegatives given(const OptionalTensor& dst, const OptionalTensor& src,
@@ -148,13 +186,12 @@ tgflow::GivenNegatives given(const OptionalTensor& dst, const OptionalTensor& sr
   return found;
 }
 
-std::pair<Numbers, std::vector<Numbers>> prepare(
-    Preparer& preparer, Slab& slab, uint64_t key, const std::optional<uint64_t>& slice_key,
-    const OptionalTensor& negative_dst, const OptionalTensor& negative_src, const OptionalTensor& log_q,
-    bool is_drawn_only, bool with_counts, int64_t begin, int64_t end, int64_t since,
-    const OptionalTensor& only, int64_t replay_begin, int64_t num_replay, bool reads_edges,
-    const OptionalTensor& edge_x, bool reads_nodes, const OptionalTensor& node_x, int64_t node_end,
-    bool is_padded, const OptionalTensor& rows) {
+Prepared prepare(Preparer& preparer, Slab& slab, uint64_t key, const std::optional<uint64_t>& slice_key,
+                 const OptionalTensor& negative_dst, const OptionalTensor& negative_src,
+                 const OptionalTensor& log_q, bool is_drawn_only, bool with_counts, int64_t begin,
+                 int64_t end, int64_t since, const OptionalTensor& only, int64_t replay_begin,
+                 int64_t num_replay, bool reads_edges, const OptionalTensor& edge_x, bool reads_nodes,
+                 const OptionalTensor& node_x, int64_t node_end, bool is_padded, const OptionalTensor& rows) {
   const tgflow::BatchRules& rules = preparer.rules();
   check_number("end", end, 1, preparer.log().size());
   check_number("begin", begin, 0, end - 1);
@@ -203,7 +240,13 @@ std::pair<Numbers, std::vector<Numbers>> prepare(
     request.rows = chosen.data;
     request.num_rows = chosen.size;
   }
-  return numbers(preparer.prepare(request, slab));
+  BatchLayout found;
+  {
+    const py::gil_scoped_release no_gil;
+    found = preparer.prepare(request, slab);
+  }
+  auto [batch, blocks] = numbers(found);
+  return {batch, blocks, events_of(found, slab), mask_of(found, slab, rules.num_negatives)};
 }
 
 void choose_positions(int64_t begin, int64_t every, const TensorArg& out) {
@@ -246,5 +289,5 @@ void bind_preparer(py::module_& m) {
            py::arg("with_counts"), py::arg("begin"), py::arg("end"), py::arg("since"), py::arg("only"),
            py::arg("replay_begin"), py::arg("num_replay"), py::arg("reads_edges"), py::arg("edge_x"),
            py::arg("reads_nodes"), py::arg("node_x"), py::arg("node_end"), py::arg("is_padded"),
-           py::arg("rows"), no_gil);
+           py::arg("rows"));
 }

@@ -283,7 +283,7 @@ PairIndex.read @core.PairIndex(grown().log) end=3|not:-1,4,MAX type=ids(0,1,1)|i
 PairIndex.read_pairs @core.PairIndex(grown().log) end=3|not:-1,4,MAX
 PairIndex.find_pairs @core.PairIndex(grown().log) {END} is_first=u8(3)
 PairIndex.mark_pairs @core.PairIndex(grown().log) {END} is_first=u8(3)
-PairIndex.first_meetings @known_pairs() begin=0|not:-1,4 end=3|not:-1,4,MAX out=bools(3)
+PairIndex.first_meetings @known_pairs() begin=0|not:-1,4 end=3|not:-1,4,MAX
 PairIndex.types @known_pairs() nodes=ids(0,3,9)|in:NODE out=ids(0,0,0)
 PairIndex.num_destinations @known_pairs() before=MIN
 PairIndex.num_pairs @known_pairs() before=MAX

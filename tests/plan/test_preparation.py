@@ -234,15 +234,15 @@ def test_slab_contains_one_batch() -> None:
         torch.frombuffer(slab, dtype=torch.uint8)
     call = (1, 2, None, None, None, False, True, 0, 4, 0, None, 0, 0, True, None, False, None, 9,
             False, None)  # fmt: skip
-    layout = preparer.prepare(slab, *call)
+    layout = preparer.prepare(slab, *call)[:2]
     memory = torch.frombuffer(slab, dtype=torch.uint8)
     before = memory.clone()
-    second, _ = preparer.prepare(slab, *call)
+    second = preparer.prepare(slab, *call)[0]
     both = torch.frombuffer(slab, dtype=torch.uint8)
     assert len(both) == 2 * len(memory)
     assert [place for place in second if place >= len(memory)]
     assert all(torch.equal(x, before) for x in (memory, both[: len(memory)]))
-    assert preparer.prepare(_core.Slab(_core.SlabPool(1, None)), *call) == layout
+    assert preparer.prepare(_core.Slab(_core.SlabPool(1, None)), *call)[:2] == layout
     for wrong in (torch.ones(3, 1).long(), torch.ones(4, 2).long(), torch.ones(4, 1)):
         with pytest.raises(ValueError, match="negative_dst must be int64"):
             preparer.prepare(_core.Slab(_core.SlabPool(1, None)), *call[:2], wrong, *call[3:])

@@ -95,7 +95,8 @@ class DropoutKeys:
         not synchronize.
         """
         for number, module in enumerate(self._modules):
-            module.key.fill_(_as_int64(derive_key(key, KeyDomain.DROPOUT, number)))
+            own = derive_key(key, KeyDomain.DROPOUT, number)
+            module.key.fill_(own - (own >> 63 << 64))  # as int64
 
     @contextmanager
     def keyed(self, key: int | None = None) -> Iterator[None]:
@@ -112,10 +113,6 @@ class DropoutKeys:
         finally:
             for module in self._modules:
                 module.is_keyed = False
-
-
-def _as_int64(bits: int) -> int:
-    return bits - (1 << 64) if bits >> 63 else bits
 
 
 @contextmanager
