@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tgflow import _core
+from tgflow._core import BatchRequest as BatchRequest
 from tgflow._core import Belady as Belady
 from tgflow._core import Clock as Clock
 from tgflow._core import CountOf as CountOf

@@ -6,7 +6,7 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate, starmap
 from math import prod
@@ -27,7 +27,7 @@ from tgflow.graph.tables import FeatureTable
 from tgflow.graph.tables.row_view import RowView
 from tgflow.plan._native import PARAMS, FilledSlab, Slab, SlabPool, padded_rows
 from tgflow.plan.assemble import PendingBatch, assemble, feature_inputs
-from tgflow.plan.draws import KEPT_SLABS, BatchPart, Draws, Roots
+from tgflow.plan.draws import KEPT_SLABS, BatchPart, Drawing, Draws, Roots
 from tgflow.plan.host_preparer import host_preparer
 from tgflow.plan.in_order import Task, batch_error, run_task
 from tgflow.plan.padding import BatchShape, Padding, cut, paddings, shape_of
@@ -80,10 +80,10 @@ class WantedBatch:
     epoch: int
     index: int
     piece: int | BatchPart | None
-    fill: Callable[..., FilledSlab]
-    """`draws.fill`, which may be timed."""
     group: int = 0
     """Batches that are made together are made in the order of their groups."""
+    watch: Callable[[], AbstractContextManager[None]] | None = None
+    """Encloses what draws it, apart from others."""
 
 
 _SLOT_SHARE = 64
@@ -233,14 +233,24 @@ class DevicePreparer:
                 by_group = sorted(range(len(tasks)), key=lambda place: wanted[place].group)
                 wanted, tasks = [wanted[i] for i in by_group], [tasks[i] for i in by_group]
                 order = [by_group.index(place) for place in range(len(tasks))]
-            slab, drawn, is_full = Slab(self._pinned.pool), list[FilledSlab](), num_slots > 0
-            for task, each in zip(tasks, wanted, strict=True):
-                try:
-                    filled = each.fill(slab, each.epoch, each.index, each.piece)
-                except Exception as error:
-                    raise batch_error(task, error) from error
+            slab, asking, drawn = Slab(self._pinned.pool), list[Drawing](), list[FilledSlab]()
+            made = list[Any]()
+            try:
+                for each in wanted:
+                    number = cast("int | None", each.piece)
+                    if each.watch is None:
+                        asking += (each.draws.request(each.epoch, each.index, number),)
+                        continue
+                    with each.watch():
+                        drawn += (each.draws.fill(slab, each.epoch, each.index, number),)
+                drawn += Draws.fill_all(slab, asking, made)
+            except Exception as error:
+                is_asked = len(asking) in (0, len(tasks))
+                task = tasks[len((made or drawn) if is_asked else asking)]
+                raise batch_error(task, error) from error
+            is_full = num_slots > 0
+            for each, filled in zip(wanted, drawn, strict=True):
                 is_full &= each.piece is None and filled.at.num_events == each.draws.full_size
-                drawn += (filled,)
             if is_full and not are_captured:
                 with lock:
                     if not are_captured:
@@ -302,7 +312,7 @@ class DevicePreparer:
 
     def _drawn(self, wanted: Sequence[WantedBatch], drawn: Sequence[FilledSlab]) -> LentBatches:
         """Return batches in memory of their own."""
-        batches, used = self._made(wanted, drawn, self._pinned.copy(drawn[-1].memory))
+        batches, used = self._made(wanted, drawn, self._pinned.copy(drawn[-1].slab))
         on_host = self._room_for(used)
         if on_host is not None and used is not None:
             on_host.copy_(used, non_blocking=True)
@@ -322,7 +332,7 @@ class DevicePreparer:
             self._gpu.wait_event(slot.freed)
         if slot.node_x_end != graph.node_x_end:
             slot = self._captured(wanted, drawn, slot.num_used)
-        self._pinned.copy(drawn[-1].memory, out=slot.drawn)
+        self._pinned.copy(drawn[-1].slab, out=slot.drawn)
         with ExitStack() as reading:  # replays of captured gathers are not tracked
             for cache in self._caches:
                 reading.enter_context(cache.reading())
@@ -357,11 +367,12 @@ class PinnedSlabs:
         self.pool = SlabPool(KEPT_SLABS, gpu.allocate_host)
         self._copied: deque[tuple[Tensor, StreamEvent]] = deque()
 
-    def copy(self, memory: Tensor, out: Tensor | None = None) -> Tensor:
+    def copy(self, slab: Slab, out: Tensor | None = None) -> Tensor:
         """Return a copy of a slab on the current stream; does not synchronize."""
         with self._lock:
             while self._copied and self._copied[0][1].query():
                 del self._copied[0]
+        memory = torch.frombuffer(slab, dtype=torch.uint8)  # keeps the slab alive
         there = self._gpu.copy_from_host(memory, out)
         self._copied += ((memory, self._gpu.record_event()),)
         return there
@@ -438,7 +449,7 @@ class CopiedBatches:
             filled = self._slabs.fill(epoch, index, self._here, is_padded=True)
         if self._slabs is None or filled is None or filled.at.named & self._here.keys():
             return self.of_pending(self._pending(epoch, index, *part))
-        there = self._pinned.copy(filled.memory)
+        there = self._pinned.copy(filled.slab)
         return self._completed(self._slabs.view(filled, there, is_here=False))
 
     def of_pending(self, pending: PendingBatch) -> Batch:

@@ -6,9 +6,11 @@ Every draw is a pure function of (seed, epoch, index) and of a prefix of the log
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
+from typing import Any
 from weakref import proxy
 
 import torch
@@ -24,11 +26,12 @@ from tgflow.graph._native import NATIVE_STRATEGIES
 from tgflow.graph.batch import BatchSlice, HostEvents
 from tgflow.graph.events import NO_EVENT, EventBatch
 from tgflow.graph.host import HostGraph
-from tgflow.graph.log import BySince
+from tgflow.graph.log import BySince, EventLog
 from tgflow.graph.sampling import Frontier, Sampler
 from tgflow.plan._native import (
     PARAMS,
     BatchPlaces,
+    BatchRequest,
     BlockPlaces,
     Feature,
     FilledSlab,
@@ -101,6 +104,23 @@ class Roots:
         if self.negatives.own_sources:
             return src, dst, for_each_negative(src, m), negative_dst
         return src, dst, rest[num * m :].view(num, m), negative_dst
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawing:
+    """How to draw a batch."""
+
+    native: BatchRequest
+    log: EventLog
+    epoch: int
+    index: int
+    key: int
+    begin: int
+    end: int
+    piece: tuple[tuple[int, int, int], Tensor] | None
+    """Of a slice: its number, how many there are and new events of the whole batch; its rows."""
+    given: Negatives | None
+    """Negatives that the core does not draw."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True, weakref_slot=True)
@@ -189,9 +209,12 @@ class Draws:
         filled = self.fill(Slab(self._pool), epoch, index, piece)
         return self.view(filled, filled.memory)
 
-    def fill(
+    def fill(self, slab: Slab, *asked: Any, **options: Any) -> FilledSlab:
+        """Draw the batch of a `request` in a slab."""
+        return self.fill_all(slab, [self.request(*asked, **options)], [])[0]
+
+    def request(
         self,
-        slab: Slab,
         epoch: int,
         index: int,
         number: int | None = None,
@@ -199,11 +222,10 @@ class Draws:
         tables: Callable[[], Mapping[Feature, Tensor]] | None = None,
         is_padded: bool = False,
         with_counts: bool = True,
-    ) -> FilledSlab:
-        """Draw batch `index` of `epoch`, or slice `number` of it, in a slab; raises as `roots`.
+    ) -> Drawing:
+        """Return how to draw batch `index` of `epoch`, or slice `number` of it; raises as `roots`.
 
         Args:
-            slab: Where it is added to the batches that are there.
             epoch: Epoch of the batch.
             index: Index of the batch.
             number: The slice.
@@ -214,7 +236,8 @@ class Draws:
         """
         graph, size = self.graph, self.batch_size
         begin, end = self.span(index)
-        since, key = graph.log.since(begin), derive_key(self.seed, epoch, index)
+        since = 0 if graph.log.horizon is None else graph.log.since(begin)
+        key = derive_key(self.seed, epoch, index)
         if self.counts.asked:
             self.counts.check_deletions()
         typed, native = self._preparers.at(since)
@@ -246,28 +269,43 @@ class Draws:
         if given is not None:
             dst, src = given.dst.contiguous(), None if given.own_sources else given.src.contiguous()
             log_q = given.log_q
-        places, blocks, events, drawn = native.prepare(
-            slab, key, own_key, dst, src, log_q, tables is None, with_counts, begin, end, since,
+        request = native.request(
+            key, own_key, dst, src, log_q, tables is None, with_counts, begin, end, since,
             only, first, num_replay, reads_edges, edge_x, reads_nodes, node_x,
             INT64_MAX if node_end is None else node_end, is_padded, rows,
         )  # fmt: skip
-        # copies: events outlive their batch, and would keep its slab alive
-        eid, src, dst, t = torch.from_numpy(events).unbind()
-        at, mask = BatchPlaces(*places), None if drawn is None else torch.from_numpy(drawn)
-        if given is not None:
-            mask, at = given.mask, at._replace(num_fallbacks=given.num_fallbacks)
-        weight = relation = None
-        if graph.log.has_further:
-            weight, relation = (graph.log.column(name, eid) for name in ("weight", "relation"))
-        host, of = HostEvents(eid, src, dst, t, begin, end, mask, weight, relation), None
-        if rows is not None and number is not None:
-            of = BatchSlice(number, self.slices, num_new, at.num_fallbacks, host)
-            host = host.part(rows)
-        hops = [BlockPlaces(*each) for each in blocks] if blocks else []
-        columns, added = {"weight": host.weight, "relation": host.relation}, {}
-        if weight is not None or relation is not None:
-            added = {n: (slab.add(x), x.dtype) for n, x in columns.items() if x is not None}
-        return FilledSlab(epoch, index, own_key, slab, host, of, at, hops, added)
+        piece = None if rows is None or number is None else ((number, self.slices, num_new), rows)
+        return Drawing(request, graph.log, epoch, index, own_key, begin, end, piece, given)
+
+    @staticmethod
+    def fill_all(slab: Slab, drawings: Sequence[Drawing], made: list[Any]) -> list[FilledSlab]:
+        """Draw batches in a slab, behind those that are there, by one call; raises as `roots`.
+
+        Adds an item to `made` for each batch, after an error for those before.
+        """
+        slab.fill([*map(_native_of, drawings)], made)
+        found: list[FilledSlab] = []
+        for of, (places, blocks, events, drawn) in zip(drawings, made, strict=True):
+            # copies: events outlive their batch, and would keep its slab alive
+            eid, src, dst, t = torch.from_numpy(events).unbind()
+            at, mask = BatchPlaces(*places), None if drawn is None else torch.from_numpy(drawn)
+            if (given := of.given) is not None:
+                mask, at = given.mask, at._replace(num_fallbacks=given.num_fallbacks)
+            weight = relation = None
+            if of.log.has_further:
+                weight, relation = of.log.column("weight", eid), of.log.column("relation", eid)
+            host = HostEvents(eid, src, dst, t, of.begin, of.end, mask, weight, relation)
+            piece, added = None, {}
+            if of.piece is not None:
+                facts, rows = of.piece
+                piece = BatchSlice(*facts, at.num_fallbacks, host)
+                host = host.part(rows)
+            if weight is not None or relation is not None:
+                columns = {"weight": host.weight, "relation": host.relation}
+                added = {n: (slab.add(x), x.dtype) for n, x in columns.items() if x is not None}
+            hops = [BlockPlaces(*each) for each in blocks] if blocks else []
+            found += (FilledSlab(of.epoch, of.index, of.key, slab, host, piece, at, hops, added),)
+        return found
 
     def view(self, filled: FilledSlab, memory: Tensor) -> Roots:
         """Return the queries of a batch as views of `memory`, its slab or a copy on the GPU."""
@@ -382,7 +420,8 @@ class Draws:
 
     def pairs_at(self, begin: int) -> PairHistory:
         """Return the pairs that a batch which begins at a log position sees."""
-        return self.pairs.at(self.graph.log.since(begin))
+        log = self.graph.log
+        return self.pairs if log.horizon is None else self.pairs.at(log.since(begin))
 
     def pairs_of(self, roots: Roots, limit: Tensor | None = None) -> CountedPairs:
         """Return the pairs to count, as of `limit` or else as each event sees the past."""
@@ -491,6 +530,9 @@ class Draws:
             position = per_root(start)
         t = per_root(host.t) if self.fanouts else torch.zeros_like(nodes)
         return Frontier(nodes, t, position)
+
+
+_native_of = attrgetter("native")
 
 
 def _preparer(draws: Draws, since: int) -> tuple[PairHistory | None, Preparer]:

@@ -58,8 +58,8 @@ class MicroBatchPlans:
         return self.predict if epoch == PREDICT else self.learn
 
     def asked(self, epoch: int, index: int, piece: int | BatchPart | None = None) -> WantedBatch:
-        draws = (self.predict if epoch == PREDICT else self.learn).draws
-        return WantedBatch(draws, epoch, index, piece, draws.fill)
+        plan = self.predict if epoch == PREDICT else self.learn
+        return WantedBatch(plan.draws, epoch, index, piece)
 
     def batches_on(self, gpu: Device, num_slots: int) -> MakeBatches:
         if self.gpu is None:
@@ -110,7 +110,7 @@ class MicroBatcher:
                 num_events, arrived = self.graph.num_events, time.perf_counter()
                 while self.start + (self.index + 1) * self.batch_size <= num_events:
                     turn += self._name(arrived)
-                    if len(turn) == num_tasks:
+                    if turn[num_tasks - 1 :]:
                         yield turn
                         turn = []
             self._append(rest, len(rest))

@@ -528,7 +528,7 @@ class StreamTrainer(ABC):
             before=before,
             stop=self.position,
             t=t,
-            lag_events=self.graph.num_events - self.position,
+            lag_events=self.graph.backend.position - self.position,
             lag_seconds=seconds_in(log.native.clock - t, self.graph.seconds_per_tick),
             arrived=feeder.arrivals.popleft(),
         )
