@@ -211,7 +211,7 @@ class Draws:
 
     def fill(self, slab: Slab, *asked: Any, **options: Any) -> FilledSlab:
         """Draw the batch of a `request` in a slab."""
-        return self.fill_all(slab, [self.request(*asked, **options)], [])[0]
+        return Draws.fill_all(slab, [self.request(*asked, **options)], [])[0]
 
     def request(
         self,
