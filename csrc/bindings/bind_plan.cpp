@@ -1,3 +1,5 @@
+#include <pybind11/numpy.h>
+
 #include <vector>
 
 #include "bindings.hpp"
@@ -63,10 +65,17 @@ void destinations(const PairIndex& index, int64_t before, const TensorArg& out) 
   index.destinations(before, out.data<tgflow::node_t>("out", {index.num_destinations(before)}));
 }
 
-void first_meetings(const PairIndex& index, int64_t begin, int64_t end, const TensorArg& out) {
+py::array_t<bool> first_meetings(PairIndex& index, int64_t begin, int64_t end) {
   check_number("begin", begin, index.first(), end);
-  check_number("end", end, begin, index.num_pair_events());
-  index.first_meetings(begin, end, out.data<bool>("out", {end - begin}));
+  std::vector<char> found;
+  const auto is_first = [&] { return reinterpret_cast<bool*>(found.data()); };
+  {
+    const py::gil_scoped_release no_gil;
+    index.read_pairs(end);
+    found.resize(static_cast<std::size_t>(end - begin));
+    index.first_meetings(begin, end, is_first());
+  }
+  return py::array_t<bool>(static_cast<py::ssize_t>(found.size()), is_first());
 }
 
 std::vector<tgflow::node_t> destinations_of(PairIndex& index, int64_t src, int64_t before) {
@@ -209,7 +218,7 @@ void bind_pair_index(py::module_& m) {
       .def("read_pairs", &read_pairs, "end"_a, no_gil())
       .def("find_pairs", &find_pairs, "end"_a, "is_first"_a, no_gil())
       .def("mark_pairs", &mark_pairs, "end"_a, "is_first"_a, no_gil())
-      .def("first_meetings", &first_meetings, "begin"_a, "end"_a, "out"_a, no_gil())
+      .def("first_meetings", &first_meetings, "begin"_a, "end"_a)
       .def_property_readonly("num_pair_events", &PairIndex::num_pair_events)
       .def("types", &types, "nodes"_a, "out"_a, no_gil())
       .def("num_destinations", &PairIndex::num_destinations, "before"_a)

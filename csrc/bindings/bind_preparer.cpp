@@ -1,4 +1,8 @@
+#include <pybind11/numpy.h>
+
 #include <algorithm>
+#include <exception>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -64,9 +68,8 @@ int64_t add_column(Slab& slab, const TensorArg& column) {
 }
 
 std::unique_ptr<Preparer> new_preparer(const EventLog& log, const std::optional<TemporalGraph*>& graph,
-                                       const PairIndex& pairs,
-                                       const std::optional<EventCounts*>& maybe_counts, int64_t start,
-                                       int64_t batch_size, const std::vector<int64_t>& fanouts,
+                                       PairIndex& pairs, const std::optional<EventCounts*>& maybe_counts,
+                                       int64_t start, int64_t batch_size, const std::vector<int64_t>& fanouts,
                                        tgflow::Strategy strategy, int64_t span, bool sees_all_before,
                                        bool with_memory, bool with_nodes, double seconds_per_tick,
                                        int64_t num_negatives, int64_t every, bool draws_pairs, int64_t cut,
@@ -123,17 +126,41 @@ using Numbers = std::vector<int64_t>;
 
 /// The layout as numbers: those of the batch, and of each block; see tgflow/plan/_native.py.
 std::pair<Numbers, std::vector<Numbers>> numbers(const BatchLayout& b) {
-  const Numbers batch{b.num_whole, b.whole_eid,   b.whole_t,        b.whole_ends, b.num_events,
-                      b.num_new,   b.num_queries, b.num_fallbacks,  b.eid,        b.t,
-                      b.ends,      b.row,         b.counts,         b.num_nodes,  b.nodes,
-                      b.position,  b.num_edges,   b.num_in_blocks,  b.own_row,    b.edge_ids,
-                      b.edge_x,    b.x,           b.node_ids,       b.node_x,     b.mask,
-                      b.log_q,     b.query_t,     b.query_position, b.words};
+  // clang-format off
+  const Numbers batch{
+      b.num_events, b.num_new, b.num_queries, b.num_fallbacks, b.eid, b.t, b.ends, b.row, b.counts,
+      b.num_nodes, b.nodes, b.position, b.num_edges, b.num_in_blocks, b.own_row, b.edge_ids, b.edge_x, b.x,
+      b.node_ids, b.node_x, b.log_q, b.query_t, b.query_position, b.words};
+  // clang-format on
   std::vector<Numbers> blocks;
   for (const BatchLayout::Block& of : b.blocks)
     blocks.push_back({of.targets, of.target, of.neighbor, of.mask, of.dt, of.eid, of.edge_row});
   return {batch, blocks};
 }
+
+/// Copies of the columns eid, src, dst and t of the whole batch: [4, events].
+py::array_t<int64_t> events_of(const BatchLayout& b, const Slab& slab) {
+  const int64_t num = b.num_whole, dst = b.whole_ends + num * static_cast<int64_t>(sizeof(int64_t));
+  py::array_t<int64_t> events({int64_t{4}, num});
+  int64_t* to = events.mutable_data();
+  for (const int64_t column : {b.whole_eid, b.whole_ends, dst, b.whole_t})
+    to = std::copy_n(slab.at<int64_t>(column), num, to);
+  return events;
+}
+
+/// A copy of which negatives of the whole batch the core drew, [events, m]; or None if all.
+py::object mask_of(const BatchLayout& b, const Slab& slab, int64_t m) {
+  if (b.mask < 0) return py::none();
+  return py::array_t<bool>({b.num_whole, m}, slab.at<bool>(b.mask));
+}
+
+/// A batch to prepare, checked.
+struct Request {
+  Preparer& preparer;
+  BatchRequest ask;
+  RowTable edges, nodes;
+  std::vector<std::pair<TensorArg, py::object>> held;  // what it refers to
+};
 
 /// Negatives of `num` events, `m` each.
 tgflow::GivenNegatives given(const OptionalTensor& dst, const OptionalTensor& src,
@@ -148,13 +175,16 @@ tgflow::GivenNegatives given(const OptionalTensor& dst, const OptionalTensor& sr
   return found;
 }
 
-std::pair<Numbers, std::vector<Numbers>> prepare(
-    Preparer& preparer, Slab& slab, uint64_t key, const std::optional<uint64_t>& slice_key,
-    const OptionalTensor& negative_dst, const OptionalTensor& negative_src, const OptionalTensor& log_q,
-    bool is_drawn_only, bool with_counts, int64_t begin, int64_t end, int64_t since,
-    const OptionalTensor& only, int64_t replay_begin, int64_t num_replay, bool reads_edges,
-    const OptionalTensor& edge_x, bool reads_nodes, const OptionalTensor& node_x, int64_t node_end,
-    bool is_padded, const OptionalTensor& rows) {
+std::unique_ptr<Request> new_request(const py::object& self, uint64_t key,
+                                     const std::optional<uint64_t>& slice_key,
+                                     const OptionalTensor& negative_dst, const OptionalTensor& negative_src,
+                                     const OptionalTensor& log_q, bool is_drawn_only, bool with_counts,
+                                     int64_t begin, int64_t end, int64_t since, const OptionalTensor& only,
+                                     int64_t replay_begin, int64_t num_replay, bool reads_edges,
+                                     const OptionalTensor& edge_x, bool reads_nodes,
+                                     const OptionalTensor& node_x, int64_t node_end, bool is_padded,
+                                     const OptionalTensor& rows) {
+  auto& preparer = self.cast<Preparer&>();
   const tgflow::BatchRules& rules = preparer.rules();
   check_number("end", end, 1, preparer.log().size());
   check_number("begin", begin, 0, end - 1);
@@ -165,8 +195,11 @@ std::pair<Numbers, std::vector<Numbers>> prepare(
   if (!is_drawn_only && !preparer.has_graph()) {
     throw py::value_error("without a graph batches are only drawn: is_drawn_only=True");
   }
-  RowTable edges, nodes;
-  BatchRequest request;
+  auto made = std::make_unique<Request>(Request{preparer, {}, {}, {}, {{TensorArg(), self}}});
+  for (const OptionalTensor* each : {&negative_dst, &negative_src, &log_q, &only, &edge_x, &node_x, &rows}) {
+    if (*each) made->held.emplace_back(**each, py::reinterpret_borrow<py::object>((*each)->object()));
+  }
+  BatchRequest& request = made->ask;
   request.key = key;
   request.hop_key = slice_key.value_or(key);
   request.is_drawn_only = is_drawn_only;
@@ -188,8 +221,8 @@ std::pair<Numbers, std::vector<Numbers>> prepare(
   }
   request.replay_begin = replay_begin;
   request.num_replay = num_replay;
-  request.edge_x = is_drawn_only ? BatchTable{} : table_of("edge_x", reads_edges, edge_x, edges);
-  request.node_x = is_drawn_only ? BatchTable{} : table_of("node_x", reads_nodes, node_x, nodes);
+  request.edge_x = is_drawn_only ? BatchTable{} : table_of("edge_x", reads_edges, edge_x, made->edges);
+  request.node_x = is_drawn_only ? BatchTable{} : table_of("node_x", reads_nodes, node_x, made->nodes);
   request.node_end = node_end;
   request.is_padded = is_padded;
   if (rows) {
@@ -203,7 +236,28 @@ std::pair<Numbers, std::vector<Numbers>> prepare(
     request.rows = chosen.data;
     request.num_rows = chosen.size;
   }
-  return numbers(preparer.prepare(request, slab));
+  return made;
+}
+
+/// Prepares batches one after the other, and appends to `found`: the layout of each, its events, and which
+/// negatives there are. After an error it has the batches before.
+void fill(Slab& slab, const std::vector<std::reference_wrapper<Request>>& requests, py::list& found) {
+  std::vector<BatchLayout> layouts;
+  std::exception_ptr failure;
+  {
+    const py::gil_scoped_release no_gil;
+    try {
+      for (Request& each : requests) layouts.push_back(each.preparer.prepare(each.ask, slab));
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  }
+  for (std::size_t i = 0; i < layouts.size(); ++i) {
+    const auto [batch, blocks] = numbers(layouts[i]);
+    const int64_t m = requests[i].get().preparer.rules().num_negatives;
+    found.append(py::make_tuple(batch, blocks, events_of(layouts[i], slab), mask_of(layouts[i], slab, m)));
+  }
+  if (failure) std::rethrow_exception(failure);
 }
 
 void choose_positions(int64_t begin, int64_t every, const TensorArg& out) {
@@ -229,9 +283,11 @@ void bind_preparer(py::module_& m) {
       .def(py::init(&new_pool), py::arg("most_free"), py::arg("allocate"))
       .def_property_readonly("num_used", &SlabPool::num_used)
       .def_property_readonly("num_free", &SlabPool::num_free);
+  py::class_<Request>(m, "BatchRequest");
   py::class_<Slab>(m, "Slab", py::buffer_protocol())
       .def(py::init<std::shared_ptr<SlabPool>>(), py::arg("pool").none(false))
       .def("add", &add_column, py::arg("column"))
+      .def("fill", &fill, py::arg("requests"), py::arg("found"))
       .def_buffer(&bytes_of);
   py::class_<Preparer>(m, "Preparer")
       .def(py::init(&new_preparer), py::arg("log"), py::arg("graph"), py::arg("pairs"), py::arg("counts"),
@@ -241,10 +297,9 @@ void bind_preparer(py::module_& m) {
            py::arg("cut"), py::arg("pairs_from"), py::arg("collide"), py::arg("replace"),
            py::arg("half_life"), py::arg("has_float_counts"), py::keep_alive<1, 2>(), py::keep_alive<1, 3>(),
            py::keep_alive<1, 4>(), py::keep_alive<1, 5>())
-      .def("prepare", &prepare, py::arg("slab"), py::arg("key"), py::arg("slice_key"),
-           py::arg("negative_dst"), py::arg("negative_src"), py::arg("log_q"), py::arg("is_drawn_only"),
-           py::arg("with_counts"), py::arg("begin"), py::arg("end"), py::arg("since"), py::arg("only"),
-           py::arg("replay_begin"), py::arg("num_replay"), py::arg("reads_edges"), py::arg("edge_x"),
-           py::arg("reads_nodes"), py::arg("node_x"), py::arg("node_end"), py::arg("is_padded"),
-           py::arg("rows"), no_gil);
+      .def("request", &new_request, py::arg("key"), py::arg("slice_key"), py::arg("negative_dst"),
+           py::arg("negative_src"), py::arg("log_q"), py::arg("is_drawn_only"), py::arg("with_counts"),
+           py::arg("begin"), py::arg("end"), py::arg("since"), py::arg("only"), py::arg("replay_begin"),
+           py::arg("num_replay"), py::arg("reads_edges"), py::arg("edge_x"), py::arg("reads_nodes"),
+           py::arg("node_x"), py::arg("node_end"), py::arg("is_padded"), py::arg("rows"));
 }

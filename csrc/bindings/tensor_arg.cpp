@@ -82,7 +82,7 @@ std::string text_of(TensorArg::Shape shape) {
 
 }  // namespace
 
-TensorArg::TensorArg(py::handle object) {
+TensorArg::TensorArg(py::handle object) : object_(object) {
   const TorchApi& torch = torch_api();
   is_tensor_ = is_a(object, torch.tensor_type);
   if (is_tensor_) {

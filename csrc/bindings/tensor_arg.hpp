@@ -70,6 +70,8 @@ class TensorArg {
   TensorArg() = default;
   /// Describes any `object`. Requires the GIL.
   explicit TensorArg(py::handle object);
+  /// The object, which lives as long as the call.
+  py::handle object() const { return object_; }
 
   /// The elements of a contiguous tensor of this shape.
   template <typename T>
@@ -159,6 +161,7 @@ class TensorArg {
   bool is_packed() const;
   std::string text() const;
 
+  py::handle object_;
   void* data_ = nullptr;
   std::array<int64_t, kMaxDims> shape_{};
   std::array<int64_t, kMaxDims> strides_{};

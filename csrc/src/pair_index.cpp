@@ -142,6 +142,10 @@ int64_t PairIndex::num_pairs(eid_t before) const {
 
 void PairIndex::append(const node_t* src, const node_t* dst, const int64_t* type, int64_t n) {
   const std::unique_lock<std::shared_mutex> lock(mutex_);
+  add(src, dst, type, n);
+}
+
+void PairIndex::add(const node_t* src, const node_t* dst, const int64_t* type, int64_t n) {
   if (n == 0) return;
   if (size_ > 0 && has_types_ != (type != nullptr)) {
     throw std::invalid_argument("types of nodes must be given for all events or for none");
@@ -155,8 +159,10 @@ void PairIndex::append(const node_t* src, const node_t* dst, const int64_t* type
 }
 
 void PairIndex::read(eid_t end, const int64_t* type) {
+  const std::unique_lock<std::shared_mutex> lock(mutex_);
+  if (end <= size_) return;
   check_range(size_, end);
-  if (end > size_) append(log_->src() + size_, log_->dst() + size_, type, end - size_);
+  add(log_->src() + size_, log_->dst() + size_, type, end - size_);
 }
 
 /// Adds the pair of the next event, if it is that of the log: without a second destination, negatives are of

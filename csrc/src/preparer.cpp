@@ -192,11 +192,9 @@ void Preparer::Preparation::draw_negatives() {
     return;
   }
   const eid_t limit = std::max(ask_.end, rules_.cut);
-  const int64_t known = rules_.draws_pairs ? plan_.pairs_.num_pair_events() : plan_.pairs_.size();
-  if (limit > known) {
-    throw std::out_of_range("negatives are drawn from the first " + std::to_string(limit) +
-                            " events, and the pairs of " + std::to_string(known) + " are known");
-  }
+  PairIndex& pairs = plan_.pairs_;
+  if (limit > pairs.size()) pairs.read(limit, nullptr);
+  if (rules_.draws_pairs && limit > pairs.num_pair_events()) pairs.read_pairs(limit);
   const eid_t* cut = work_.start.of(num());
   if (rules_.cut >= 0) {
     eid_t* const all = work_.cut.of(num());
@@ -208,8 +206,8 @@ void Preparer::Preparation::draw_negatives() {
   request.collide = rules_.collide;
   request.replace = rules_.replace;
   request.mask = has_mask() ? slab_.at<bool>(out_.mask) : nullptr;
-  out_.num_fallbacks = rules_.draws_pairs ? plan_.pairs_.draw_pairs(request, negative_src(), negative_dst())
-                                          : plan_.pairs_.draw_destinations(request, negative_dst());
+  out_.num_fallbacks = rules_.draws_pairs ? pairs.draw_pairs(request, negative_src(), negative_dst())
+                                          : pairs.draw_destinations(request, negative_dst());
   for (int64_t i = 0; has_mask() && rules_.draws_pairs && i < num_drawn(); ++i) {
     if (request.mask[i]) continue;
     negative_dst()[i] = dst()[i / m()];
@@ -450,7 +448,7 @@ void Preparer::Preparation::read_nodes() {
   gather_rows(table, ids, out_.num_nodes, slab_.at<std::byte>(out_.node_x));
 }
 
-Preparer::Preparer(const EventLog& log, TemporalGraph* graph, const PairIndex& pairs, EventCounts* counts,
+Preparer::Preparer(const EventLog& log, TemporalGraph* graph, PairIndex& pairs, EventCounts* counts,
                    BatchRules rules)
     : log_(log), graph_(graph), pairs_(pairs), counts_(counts), rules_(std::move(rules)) {}
 

@@ -49,7 +49,7 @@ REST = "Python and the rest"
 
 HOST_PARTS = {
     "append": (TemporalGraph, ("append",)),
-    "draws": (Draws, ("fill",)),
+    "draws": (Draws, ("request", "fill_all")),
     "metrics": (Stepper, ("collect",)),
 }
 """Parts of the host's time, as methods that do not call each other; the rest is the loader's."""
@@ -62,7 +62,7 @@ HOST_MS = {
 }
 """Targets by model: of all threads, and of Python, outside of the core's long calls."""
 WITHOUT_GIL: list[tuple[Any, str]] = [
-    (_core.Preparer, "prepare"),
+    (_core.Slab, "fill"),
     (_core.TemporalGraph, "stage"),
     (_core.PairIndex, "read"),
     (_native, "link_figures"),

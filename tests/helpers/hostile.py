@@ -157,6 +157,21 @@ def preparer() -> Any:
     return _core.Preparer(graph.log, graph, known_pairs(), ages()(graph.log, results=[0]), **RULES)
 
 
+def requested() -> Any:
+    ask: dict[str, Any] = {
+        "key": 1, "slice_key": None, "negative_dst": None, "negative_src": None, "log_q": None,
+        "is_drawn_only": True, "with_counts": True, "begin": 0, "end": 2, "since": 0, "only": None,
+        "replay_begin": 0, "num_replay": 0, "reads_edges": False, "edge_x": None,
+        "reads_nodes": False, "node_x": None, "node_end": 6, "is_padded": False, "rows": None,
+    }  # fmt: skip
+    return preparer().request(**ask)
+
+
+def prepared(**asked: Any) -> None:
+    """Prepare a batch: values in columns are checked then."""
+    _core.Slab(_core.SlabPool(2, None)).fill([preparer().request(**asked)], [])
+
+
 def known_ids(kind: str) -> Any:
     """Return a map of 3 ids."""
     known, is_text = getattr(_core, kind)(True), kind == "StringIdMap"
@@ -283,7 +298,7 @@ PairIndex.read @core.PairIndex(grown().log) end=3|not:-1,4,MAX type=ids(0,1,1)|i
 PairIndex.read_pairs @core.PairIndex(grown().log) end=3|not:-1,4,MAX
 PairIndex.find_pairs @core.PairIndex(grown().log) {END} is_first=u8(3)
 PairIndex.mark_pairs @core.PairIndex(grown().log) {END} is_first=u8(3)
-PairIndex.first_meetings @known_pairs() begin=0|not:-1,4 end=3|not:-1,4,MAX out=bools(3)
+PairIndex.first_meetings @known_pairs() begin=0|not:-1,4 end=3|not:-1,4,MAX
 PairIndex.types @known_pairs() nodes=ids(0,3,9)|in:NODE out=ids(0,0,0)
 PairIndex.num_destinations @known_pairs() before=MIN
 PairIndex.num_pairs @known_pairs() before=MAX
@@ -325,6 +340,7 @@ expand_frontier {FRONTIER.format(9)} neighbor_node=ids(0,-1,7,8,MAX,0).view(3,2)
 unique_events =unique_of_lists eids=ids(0,1,2)|any_shape rows=ids(0,0,0)|any_shape out=i64(4)
 SlabPool.__init__ most_free=2|not:-1,MAX allocate=u8|optional
 Slab.__init__ pool=core.SlabPool(2,None)
+Slab.fill @core.Slab(core.SlabPool(2,None)) requests=[requested()]|not:[None] found=[]
 Slab.add @core.Slab(core.SlabPool(2,None)) column=ids(1,2)|any_type|any_length|any_shape
 Preparer.__init__ @grown() log=it.log graph=it|optional pairs=known_pairs()
   counts=ages()(it.log,results=[0])|optional start=0|not:-1,2**40 batch_size=2|not:0,-1,MAX
@@ -332,7 +348,7 @@ Preparer.__init__ @grown() log=it.log graph=it|optional pairs=known_pairs()
   sees_all_before=False with_memory=True with_nodes=True seconds_per_tick=1.0|not:0.0,nan
   num_negatives=2|not:0,-1,MAX every=1|not:0,-1 draws_pairs=False cut=-1|not:-2,2**40 pairs_from=0
   collide=True replace=True half_life=1.0|not:0.0,-1.0,nan has_float_counts=False
-Preparer.prepare @preparer() slab=core.Slab(core.SlabPool(2,None)) key=1|not:-1
+Preparer.request =prepared key=1|not:-1
   slice_key=2|not:-1|optional negative_dst=zeros(3,2).long()|optional|in:0,MAX
   negative_src=zeros(3,2).long()|optional log_q=zeros(3,2)|optional is_drawn_only=False
   with_counts=True begin=1|not:-1,3,MAX end=3|not:0,-1,1,4,MAX

@@ -110,8 +110,8 @@ def only(lent: LentBatches) -> Batch:
     [batch] = lent.batches
     if lent.slot is None:
         return batch
-    [drawn] = lent.drawn
-    return lent.slot.facts(batch, drawn)
+    [batch] = lent.slot.cut(None, lent.drawn)
+    return batch
 
 
 def copy_of(batch: Batch) -> Batch:

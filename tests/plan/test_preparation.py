@@ -229,41 +229,47 @@ def test_slab_contains_one_batch() -> None:
         0, False, True, 1.0, False,
     )  # fmt: skip
     preparer = _core.Preparer(graph.log, graph, *rules)
+
+    def fill(slab, *request, of=preparer):
+        found = []
+        slab.fill([of.request(*request)], found)
+        return found[0]
+
     slab = _core.Slab(_core.SlabPool(1, None))
     with pytest.raises(ValueError, match="length"):
         torch.frombuffer(slab, dtype=torch.uint8)
     call = (1, 2, None, None, None, False, True, 0, 4, 0, None, 0, 0, True, None, False, None, 9,
             False, None)  # fmt: skip
-    layout = preparer.prepare(slab, *call)
+    layout = fill(slab, *call)[:2]
     memory = torch.frombuffer(slab, dtype=torch.uint8)
     before = memory.clone()
-    second, _ = preparer.prepare(slab, *call)
+    second = fill(slab, *call)[0]
     both = torch.frombuffer(slab, dtype=torch.uint8)
     assert len(both) == 2 * len(memory)
     assert [place for place in second if place >= len(memory)]
     assert all(torch.equal(x, before) for x in (memory, both[: len(memory)]))
-    assert preparer.prepare(_core.Slab(_core.SlabPool(1, None)), *call) == layout
+    assert fill(_core.Slab(_core.SlabPool(1, None)), *call)[:2] == layout
     for wrong in (torch.ones(3, 1).long(), torch.ones(4, 2).long(), torch.ones(4, 1)):
         with pytest.raises(ValueError, match="negative_dst must be int64"):
-            preparer.prepare(_core.Slab(_core.SlabPool(1, None)), *call[:2], wrong, *call[3:])
+            fill(_core.Slab(_core.SlabPool(1, None)), *call[:2], wrong, *call[3:])
     with pytest.raises(ValueError, match="graph and counts must be of the log"):
         _core.Preparer(
             _core.TemporalGraph(_core.Direction.undirected, 2**62, 0, 64).log, graph, *rules
         )
     drawing = _core.Preparer(graph.log, None, *rules)
     with pytest.raises(ValueError, match="without a graph batches are only drawn"):
-        drawing.prepare(_core.Slab(_core.SlabPool(1, None)), *call)
+        fill(_core.Slab(_core.SlabPool(1, None)), *call, of=drawing)
     for rows in ([2, 1], [1, 1], [-1]):
         with pytest.raises(ValueError, match="rows must be distinct and ascending from 0"):
-            preparer.prepare(_core.Slab(_core.SlabPool(1, None)), *call[:-1], torch.tensor(rows))
+            fill(_core.Slab(_core.SlabPool(1, None)), *call[:-1], torch.tensor(rows))
     with pytest.raises(IndexError, match="row 4 is not in a batch of 4"):
-        preparer.prepare(_core.Slab(_core.SlabPool(1, None)), *call[:-1], torch.tensor([4]))
+        fill(_core.Slab(_core.SlabPool(1, None)), *call[:-1], torch.tensor([4]))
     short = torch.ones(2, 3)
     with pytest.raises(IndexError, match="is not in a table of 2 rows"):
-        preparer.prepare(_core.Slab(_core.SlabPool(1, None)), *call[:14], short, *call[15:])
+        fill(_core.Slab(_core.SlabPool(1, None)), *call[:14], short, *call[15:])
     broken = _core.SlabPool(1, lambda size: torch.zeros(size - 1, dtype=torch.uint8))
     with pytest.raises(ValueError, match="allocated memory must hold 4096 bytes"):
-        preparer.prepare(_core.Slab(broken), *call)
+        fill(_core.Slab(broken), *call)
 
 
 EVENTS = made_events(240)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,53 +10,60 @@ from contextlib import contextmanager
 class ModelLock:
     """Readers-writer lock of a model: a trainer's step excludes queries, and they exclude it.
 
-    First come, first served, so that neither many queries nor a fast trainer starve the other.
-    Reentrant. A copy of the model has a lock of its own.
+    `with lock:` holds it alone, `with lock.shared():` together with others that share it. First
+    come, first served, so that neither many queries nor a fast trainer starve the other. Reentrant.
+    A copy of the model has a lock of its own.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.Lock())
-        self._queue = deque[object]()
+        self._queue = list[int]()
         """Threads that wait, and first of all the exclusive holder."""
-        self._holders = set[int]()
-        self._num_shared = 0
+        self._holders = dict[int, int]()
+        """How often each thread has entered."""
 
     def __reduce__(self) -> tuple[type[ModelLock], tuple[()]]:
         return ModelLock, ()
 
-    @contextmanager
-    def held(self, *, shared: bool = False) -> Iterator[None]:
-        """Context manager that holds the lock, alone or together with others that share it."""
-        thread, me = threading.get_ident(), object()
-        if thread in self._holders:
-            yield
+    def _enter(self, *, shared: bool = False) -> None:
+        me = threading.get_ident()
+        if me in self._holders:
+            self._holders[me] += 1
             return
         with self._changed:
-            self._queue.append(me)
+            self._queue += [me]
             try:
-                while self._queue[0] is not me or (self._num_shared and not shared):
+                while self._queue[0] != me or (self._holders and not shared):
                     self._changed.wait()
             except BaseException:
-                self._leave(me)
+                self._queue.remove(me)
+                self._changed.notify_all()
                 raise
+            self._holders[me] = 1
             if shared:
-                self._num_shared += 1
-                self._leave(me)
-        self._holders.add(thread)
+                del self._queue[0]
+                self._changed.notify_all()
+
+    __enter__ = _enter
+
+    def __exit__(self, *_: object) -> None:
+        me = threading.get_ident()
+        self._holders[me] -= 1
+        if not self._holders[me]:
+            with self._changed:
+                del self._holders[me]
+                if self._queue and self._queue[0] == me:
+                    del self._queue[0]
+                self._changed.notify_all()
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Context manager that holds the lock together with others that share it."""
+        self._enter(shared=True)
         try:
             yield
         finally:
-            self._holders.discard(thread)
-            with self._changed:
-                if shared:
-                    self._num_shared -= 1
-                    self._changed.notify_all()
-                else:
-                    self._leave(me)
-
-    def _leave(self, me: object) -> None:
-        self._queue.remove(me)
-        self._changed.notify_all()
+            self.__exit__()
 
 
 class OneThread:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
 from tgflow.cuda.device import Device, StreamEvent, after_captures
@@ -27,7 +27,7 @@ class Readers:
         self._writer = gpu.current_stream()
         self._published: StreamEvent | None = None
         self._num_published = 0
-        self._seen: dict[int, int] = {}
+        self._seen = defaultdict[int, int](int)
         """Per stream, the latest publication that it has waited for."""
         self._reading: dict[int, StreamEvent] = {}
         """Per stream, the end of its latest read."""
@@ -35,23 +35,33 @@ class Readers:
         self._retired: deque[tuple[object, list[StreamEvent]]] = deque()
 
     @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Enclose the launch of reading kernels, or graphs of them, on the current stream."""
+    def reading(self, *others: Readers) -> Iterator[None]:
+        """Enclose the launch of reading kernels, or graphs of them, on the current stream.
+
+        Args:
+            others: Those of other memory that is read as well.
+        """
         if self._gpu.is_capturing():
             yield
             return
-        with self._lock:
-            stream = self._gpu.current_stream()
-            away = stream != self._writer
-            if away and self._seen.get(stream, 0) != self._num_published:
-                assert self._published is not None
-                self._gpu.wait_event(self._published)
-                self._seen[stream] = self._num_published
+        with ExitStack() as holding:
+            stream, away = self._gpu.current_stream(), list[Readers]()
+            for each in (self, *others):
+                holding.enter_context(each._lock)
+                if stream == each._writer:
+                    continue
+                away += (each,)
+                if each._seen[stream] != each._num_published:
+                    assert each._published is not None
+                    self._gpu.wait_event(each._published)
+                    each._seen[stream] = each._num_published
             try:
                 yield
             finally:
                 if away:
-                    self._reading[stream] = self._gpu.record_event()
+                    done = self._gpu.record_event()
+                    for each in away:
+                        each._reading[stream] = done
 
     def wait_when_dropped(self, owner: object, *, in_host: bool = False) -> None:
         """Make the host wait for readers on other streams when `owner` is garbage-collected.

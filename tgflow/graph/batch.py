@@ -399,7 +399,7 @@ class Batch(StepBatch):
     def memory(self) -> int | None:
         """Number of the memory that later batches of its shape get; None: all is its own."""
         lent = self.lent
-        if lent is None or not all(map(is_, _HOLDERS(self), lent.holders)):
+        if lent is None or False in map(is_, _HOLDERS(self), lent.holders):
             return None
         return lent.number
 

@@ -35,6 +35,8 @@ class DeviceGraph:
         self.log = self._host.log
         self._directed = direction == "directed"
         self._store = DeviceStore(gpu, self._directed, budget, shard, first)
+        self.readers = self._store.readers
+        """Those of the neighborhoods."""
         self._writing = threading.Lock()
         self.position = first
         """Events that samplers launched from now on see."""
@@ -77,7 +79,7 @@ class DeviceGraph:
         since = self.log.since(queries.since)
         asked = queries.nodes, queries.t, each, limit, queries.rows, since
         params = sampling.params_address(queries.params, self.device)
-        with self._store.readers.reading():
+        with self.readers.reading():
             sampling.sample(
                 self.gpu,
                 self._store.snapshot,
@@ -88,7 +90,7 @@ class DeviceGraph:
             )
 
     def reading(self) -> AbstractContextManager[None]:
-        return self._store.readers.reading()
+        return self.readers.reading()
 
     def remove(self, eid: Tensor) -> int:
         """Remove events. Synchronizes, as all changes do."""

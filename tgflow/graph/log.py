@@ -109,6 +109,11 @@ class EventLog:
         """The latest time so far in ticks (the log's clock), None for an empty log."""
         return self.native.clock if len(self.native) > self.native.first else None
 
+    @property
+    def has_further(self) -> bool:
+        """Whether its events have columns besides `src`, `dst` and `t`."""
+        return self.native.has_relation or bool(self._beside)
+
     def clock_at(self, position: int) -> int:
         """Return the latest time in ticks up to and with the event at a position."""
         t: int = self.native.since(position)[0]
@@ -744,15 +749,14 @@ class BySince(Generic[T]):
 
     def at(self, since: int) -> T:
         """Return what is kept of the events from a log position on."""
-        found = self._held.get(since)
-        if found is None:
+        held = self._held  # is never changed, but replaced
+        if since not in held:
             with self._lock:
-                found = self._held.get(since)
-                if found is None:
-                    found = self._make(since)
-                    held = self._held | {since: found}
+                held = self._held
+                if since not in held:
+                    held = held | {since: self._make(since)}
                     self._held = {first: held[first] for first in sorted(held)[-4:]}
-        return found
+        return held[since]
 
 
 STEPS = 16

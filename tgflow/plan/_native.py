@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tgflow import _core
+from tgflow._core import BatchRequest as BatchRequest
 from tgflow._core import Belady as Belady
 from tgflow._core import Clock as Clock
 from tgflow._core import CountOf as CountOf
@@ -78,11 +80,6 @@ class BlockPlaces(NamedTuple):
 class BatchPlaces(NamedTuple):
     """Byte offsets and row counts of a batch's columns in a slab; -1: no such column."""
 
-    num_whole: int
-    whole_eid: int
-    whole_t: int
-    whole_ends: int
-    """Events of the whole batch, if this is a slice of it; else those below."""
     num_events: int
     num_new: int
     num_queries: int
@@ -108,8 +105,6 @@ class BatchPlaces(NamedTuple):
     x: int
     node_ids: int
     node_x: int
-    mask: int
-    """Of negatives that the core draws, of the whole batch: which are there; -1: all."""
     log_q: int
     query_t: int
     query_position: int
@@ -136,15 +131,19 @@ class FilledSlab:
     index: int
     key: int
     """Key of its draws: of the batch, or of the slice."""
-    memory: Tensor
-    """All bytes of the slab so far, uint8."""
+    slab: Slab
     host: HostEvents
     """The batch's events: a copy."""
     slice: BatchSlice | None
     at: BatchPlaces
     blocks: list[BlockPlaces]
-    added: dict[str, tuple[int, torch.dtype]]
+    added: Mapping[str, tuple[int, torch.dtype]]
     """Byte offsets of further columns of the events, and their types."""
+
+    @property
+    def memory(self) -> Tensor:
+        """All bytes of the slab so far, uint8: it and its views keep the slab alive."""
+        return torch.frombuffer(self.slab, dtype=torch.uint8)
 
 
 class SlabColumns:

@@ -6,11 +6,11 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field, fields, replace
+from itertools import accumulate, starmap
 from math import prod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -27,10 +27,13 @@ from tgflow.graph.tables import FeatureTable
 from tgflow.graph.tables.row_view import RowView
 from tgflow.plan._native import PARAMS, FilledSlab, Slab, SlabPool, padded_rows
 from tgflow.plan.assemble import PendingBatch, assemble, feature_inputs
-from tgflow.plan.draws import KEPT_SLABS, BatchPart, Draws, Roots
+from tgflow.plan.draws import KEPT_SLABS, BatchPart, Drawing, Draws, Roots
 from tgflow.plan.host_preparer import host_preparer
 from tgflow.plan.in_order import Task, batch_error, run_task
 from tgflow.plan.padding import BatchShape, Padding, cut, paddings, shape_of
+
+if TYPE_CHECKING:
+    from tgflow.graph.device import DeviceGraph
 
 
 class LentBatches(NamedTuple):
@@ -77,15 +80,19 @@ class WantedBatch:
     epoch: int
     index: int
     piece: int | BatchPart | None
-    fill: Callable[..., FilledSlab]
-    """`draws.fill`, which may be timed."""
     group: int = 0
     """Batches that are made together are made in the order of their groups."""
+    watch: Callable[[], AbstractContextManager[None]] | None = None
+    """Encloses what draws it, apart from others."""
 
 
 _SLOT_SHARE = 64
 """Slots that are larger than this part of the GPU's memory are fewer than those asked for."""
 _TWO_TO_63 = 1 << 63
+_KEPT = {each.name for each in fields(Batch)} - {
+    "epoch", "index", "num_new", "host", "num_fallbacks",
+}  # fmt: skip
+"""Fields of a slot's batches that are the same each time."""
 
 
 @dataclass(slots=True, eq=False)
@@ -103,32 +110,30 @@ class Slot:
     work: CapturedWork
     freed: StreamEvent | None = None
     """Point after which nothing reads the previous batches."""
-    parts: dict[tuple[int, ...], Batch] = field(default_factory=dict)
-    """Results of `cut`, by the number of the batch and its size."""
-    cuts: dict[tuple[int, ...], list[Batch]] = field(default_factory=dict)
+    parts: dict[tuple[int, ...], Mapping[str, Any]] = field(default_factory=dict)
+    """Fields of the results of `cut`, by the number of the batch and its size."""
+    cuts: dict[tuple[int, ...], list[Mapping[str, Any]]] = field(default_factory=dict)
     """The same of all batches, by their sizes."""
 
     def cut(self, used: Sequence[int] | None, drawn: Sequence[FilledSlab]) -> list[Batch]:
         """Return the batches without rows beyond those in use, as `drawn`."""
         size = () if used is None else tuple(map(padded_rows, used))
-        cuts = self.cuts.get(size)
-        if cuts is None:
+        if size not in self.cuts:
             cuts = []
             for number, (batch, rows) in enumerate(_sized(self.batches, size)):
                 key = number, *rows
                 if key not in self.parts:
-                    self.parts[key] = _cut(batch, rows).as_lent()
+                    lent = _cut(batch, rows).as_lent()
+                    self.parts[key] = {name: getattr(lent, name) for name in _KEPT}
                 cuts.append(self.parts[key])
             self.cuts[size] = cuts
-        return [*map(self.facts, cuts, drawn)]
-
-    @staticmethod
-    def facts(batch: Batch, of: FilledSlab) -> Batch:
-        """Return a batch with the facts of what it was made of."""
-        return replace(
-            batch, epoch=of.epoch, index=of.index, num_new=of.at.num_new, host=of.host,
-            num_fallbacks=of.at.num_fallbacks,
-        )  # fmt: skip
+        return [
+            Batch(
+                epoch=of.epoch, index=of.index, num_new=of.at.num_new, host=of.host,
+                num_fallbacks=of.at.num_fallbacks, **cut,
+            )
+            for cut, of in zip(self.cuts[size], drawn, strict=True)
+        ]  # fmt: skip
 
 
 Slots = deque[Slot]
@@ -162,7 +167,13 @@ class DevicePreparer:
         inputs = feature_inputs(graph)
         found = {id(each.table.base): each for each in inputs}.values()
         bases = [(cache_of(each.base_table), each.table.base) for each in found]
-        self._tables = [(c, x if isinstance(x, FeatureTable) else None) for c, x in bases]
+        tables = [base for _, base in bases if isinstance(base, FeatureTable)]
+        self._caches = [cache for cache, _ in bases if cache is not None]
+        views = [view for base in tables if (view := base.view) is not None]
+        self._readers = [
+            cast("DeviceGraph", graph.backend).readers,
+            *(view.readers for view in views),
+        ]
         self._is_captured = all(each.is_in_reach_of_a_gpu for each in inputs)
         self._free = slots
 
@@ -209,49 +220,57 @@ class DevicePreparer:
             num_slots: Number of slots; none are used where the host has to read a table.
             asked: What to make for a task.
         """
-        lock, num_out = threading.Lock(), 0
+        lock, are_captured = threading.Lock(), False
         num_slots *= self._is_captured
 
         def make(tasks: Sequence[Task]) -> LentBatches:
-            nonlocal num_out, num_slots
-            wanted = [asked(*task) for task in tasks]
-            if isinstance(wanted[0].piece, BatchPart):
+            nonlocal are_captured, num_slots
+            wanted = [*starmap(asked, tasks)]
+            if wanted[0].piece is not None and isinstance(wanted[0].piece, BatchPart):
                 return one_by_one(lambda *task: self._part(asked(*task)))(tasks)
             order = None
             if wanted[0].group != wanted[-1].group:  # groups take turns, and slots do not
                 by_group = sorted(range(len(tasks)), key=lambda place: wanted[place].group)
                 wanted, tasks = [wanted[i] for i in by_group], [tasks[i] for i in by_group]
                 order = [by_group.index(place) for place in range(len(tasks))]
-            slab, drawn, is_full = Slab(self._pinned.pool), list[FilledSlab](), num_slots > 0
-            for task, each in zip(tasks, wanted, strict=True):
-                try:
-                    filled = each.fill(slab, each.epoch, each.index, each.piece)
-                except Exception as error:
-                    raise batch_error(task, error) from error
+            slab, asking, drawn = Slab(self._pinned.pool), list[Drawing](), list[FilledSlab]()
+            made = list[Any]()
+            try:
+                for each in wanted:
+                    number = cast("int | None", each.piece)
+                    if each.watch is None:
+                        asking += (each.draws.request(each.epoch, each.index, number),)
+                        continue
+                    with each.watch():
+                        drawn += (each.draws.fill(slab, each.epoch, each.index, number),)
+                drawn += Draws.fill_all(slab, asking, made)
+            except Exception as error:
+                is_asked = len(asking) in (0, len(tasks))
+                task = tasks[len((made or drawn) if is_asked else asking)]
+                raise batch_error(task, error) from error
+            is_full = num_slots > 0
+            for each, filled in zip(wanted, drawn, strict=True):
                 is_full &= each.piece is None and filled.at.num_events == each.draws.full_size
-                drawn.append(filled)
-            draws_of = [each.draws for each in wanted]
-            slot = None
-            with lock:
-                if is_full and num_out < num_slots:
-                    if num_out + len(self._free) < num_slots:  # the first of all
+            if is_full and not are_captured:
+                with lock:
+                    if not are_captured:
                         # compiles kernels, and allocates memory
-                        first = self._drawn(draws_of, drawn)
+                        first = self._drawn(wanted, drawn)
                         num_slots = self._that_fit(num_slots, first.batches)
-                        while num_out + len(self._free) < num_slots:
-                            self._free.append(self._captured(draws_of, drawn, first.num_used))
-                    slot = self._free.popleft()
-                    num_out += 1
+                        while len(self._free) < num_slots:
+                            self._free.append(self._captured(wanted, drawn, first.num_used))
+                        are_captured = True
+            try:
+                slot = self._free.popleft() if is_full else None
+            except IndexError:  # all are in use
+                slot = None
             if slot is None:
-                return self._drawn(draws_of, drawn)._replace(order=order)
-            taken = self._replayed(draws_of, drawn, slot)
+                return self._drawn(wanted, drawn)._replace(order=order)
+            taken = self._replayed(wanted, drawn, slot)
 
             def free() -> None:
-                nonlocal num_out
                 taken.freed = self._gpu.record_event()
-                with lock:
-                    num_out -= 1
-                    self._free.append(taken)
+                self._free.append(taken)
 
             return LentBatches(taken.batches, free, taken.num_used, taken, drawn, order)
 
@@ -283,17 +302,17 @@ class DevicePreparer:
         return self._batch(asked.draws, self.placed(asked.draws, roots))
 
     def _made(
-        self, draws: Sequence[Draws], drawn: Sequence[FilledSlab], there: Tensor
+        self, wanted: Sequence[WantedBatch], drawn: Sequence[FilledSlab], there: Tensor
     ) -> tuple[list[Batch], Tensor | None]:
         """Return the batches of a copied slab, and their `num_used` on the GPU."""
-        pairs = zip(draws, drawn, strict=True)
-        batches = [self._batch(each, each.view(filled, there)) for each, filled in pairs]
+        pairs = zip(wanted, drawn, strict=True)
+        batches = [self._batch(x.draws, x.draws.view(filled, there)) for x, filled in pairs]
         used = [each.num_used for each in batches if each.num_used is not None]
         return batches, torch.cat(used) if used else None
 
-    def _drawn(self, draws: Sequence[Draws], drawn: Sequence[FilledSlab]) -> LentBatches:
+    def _drawn(self, wanted: Sequence[WantedBatch], drawn: Sequence[FilledSlab]) -> LentBatches:
         """Return batches in memory of their own."""
-        batches, used = self._made(draws, drawn, self._pinned.copy(drawn[-1].memory))
+        batches, used = self._made(wanted, drawn, self._pinned.copy(drawn[-1].slab))
         on_host = self._room_for(used)
         if on_host is not None and used is not None:
             on_host.copy_(used, non_blocking=True)
@@ -304,26 +323,25 @@ class DevicePreparer:
             return None
         return self._gpu.allocate_host(num_used.nbytes).view(num_used.dtype)
 
-    def _replayed(self, draws: Sequence[Draws], drawn: Sequence[FilledSlab], slot: Slot) -> Slot:
+    def _replayed(
+        self, wanted: Sequence[WantedBatch], drawn: Sequence[FilledSlab], slot: Slot
+    ) -> Slot:
         """Return a slot that holds the drawn batches; waits only during a capture."""
         graph = self._graph
         if slot.freed is not None:
             self._gpu.wait_event(slot.freed)
         if slot.node_x_end != graph.node_x_end:
-            slot = self._captured(draws, drawn, slot.num_used)
-        with ExitStack() as reading:
-            self._pinned.copy(drawn[-1].memory, out=slot.drawn)
-            reading.enter_context(graph.backend.reading())
-            for cache, base in self._tables:  # replays of captured gathers are not tracked
-                if cache is not None:
-                    reading.enter_context(cache.reading())
-                if base is not None and (view := base.view) is not None:
-                    reading.enter_context(view.readers.reading())
+            slot = self._captured(wanted, drawn, slot.num_used)
+        self._pinned.copy(drawn[-1].slab, out=slot.drawn)
+        with ExitStack() as reading:  # replays of captured gathers are not tracked
+            for cache in self._caches:
+                reading.enter_context(cache.reading())
+            reading.enter_context(self._readers[0].reading(*self._readers[1:]))
             slot.work.replay()
         return slot
 
     def _captured(
-        self, draws: Sequence[Draws], drawn: Sequence[FilledSlab], num_used: Tensor | None
+        self, wanted: Sequence[WantedBatch], drawn: Sequence[FilledSlab], num_used: Tensor | None
     ) -> Slot:
         """Capture a slot for such batches, whose `num_used` is like the given one."""
         gpu, size, on_host = self._gpu, len(drawn[-1].memory), self._room_for(num_used)
@@ -331,7 +349,7 @@ class DevicePreparer:
         made: list[Batch] = []
 
         def prepare() -> list[Tensor]:
-            batches, used = self._made(draws, drawn, there)
+            batches, used = self._made(wanted, drawn, there)
             made.extend(batches)
             if on_host is not None and used is not None:
                 on_host.copy_(used, non_blocking=True)
@@ -349,13 +367,14 @@ class PinnedSlabs:
         self.pool = SlabPool(KEPT_SLABS, gpu.allocate_host)
         self._copied: deque[tuple[Tensor, StreamEvent]] = deque()
 
-    def copy(self, memory: Tensor, out: Tensor | None = None) -> Tensor:
+    def copy(self, slab: Slab, out: Tensor | None = None) -> Tensor:
         """Return a copy of a slab on the current stream; does not synchronize."""
         with self._lock:
             while self._copied and self._copied[0][1].query():
-                self._copied.popleft()
+                del self._copied[0]
+        memory = torch.frombuffer(slab, dtype=torch.uint8)  # keeps the slab alive
         there = self._gpu.copy_from_host(memory, out)
-        self._copied.append((memory, self._gpu.record_event()))
+        self._copied += ((memory, self._gpu.record_event()),)
         return there
 
 
@@ -430,7 +449,7 @@ class CopiedBatches:
             filled = self._slabs.fill(epoch, index, self._here, is_padded=True)
         if self._slabs is None or filled is None or filled.at.named & self._here.keys():
             return self.of_pending(self._pending(epoch, index, *part))
-        there = self._pinned.copy(filled.memory)
+        there = self._pinned.copy(filled.slab)
         return self._completed(self._slabs.view(filled, there, is_here=False))
 
     def of_pending(self, pending: PendingBatch) -> Batch:

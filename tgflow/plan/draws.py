@@ -6,9 +6,11 @@ Every draw is a pure function of (seed, epoch, index) and of a prefix of the log
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
+from typing import Any
 from weakref import proxy
 
 import torch
@@ -24,11 +26,12 @@ from tgflow.graph._native import NATIVE_STRATEGIES
 from tgflow.graph.batch import BatchSlice, HostEvents
 from tgflow.graph.events import NO_EVENT, EventBatch
 from tgflow.graph.host import HostGraph
-from tgflow.graph.log import BySince
+from tgflow.graph.log import BySince, EventLog
 from tgflow.graph.sampling import Frontier, Sampler
 from tgflow.plan._native import (
     PARAMS,
     BatchPlaces,
+    BatchRequest,
     BlockPlaces,
     Feature,
     FilledSlab,
@@ -103,6 +106,23 @@ class Roots:
         return src, dst, rest[num * m :].view(num, m), negative_dst
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawing:
+    """How to draw a batch."""
+
+    native: BatchRequest
+    log: EventLog
+    epoch: int
+    index: int
+    key: int
+    begin: int
+    end: int
+    piece: tuple[tuple[int, int, int], Tensor] | None
+    """Of a slice: its number, how many there are and new events of the whole batch; its rows."""
+    given: Negatives | None
+    """Negatives that the core does not draw."""
+
+
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True, weakref_slot=True)
 class Draws:
     """The settings of a plan, see `Plan`, and what it draws for each batch. Thread-safe."""
@@ -125,7 +145,7 @@ class Draws:
     pairs: PairHistory
     slices: int
     for_gradients: bool
-    _preparers: BySince[tuple[PairHistory, Preparer]] = field(init=False, repr=False)
+    _preparers: BySince[tuple[PairHistory | None, Preparer]] = field(init=False, repr=False)
     _pool: SlabPool = field(init=False, repr=False)
     _drawn: NegativeSampler | None = field(init=False, repr=False)
     """The negatives, if the core draws them."""
@@ -160,7 +180,7 @@ class Draws:
             IndexError: If the log holds no event of that batch.
         """
         begin = self.start + index * self.batch_size
-        last = self.graph.num_events if self.only is None else len(self.only)
+        last = self.graph.backend.position if self.only is None else len(self.only)
         if self.only is None and self.stop is not None and self.stop < last:
             last = self.stop
         end = begin + self.batch_size if begin + self.batch_size < last else last
@@ -189,9 +209,12 @@ class Draws:
         filled = self.fill(Slab(self._pool), epoch, index, piece)
         return self.view(filled, filled.memory)
 
-    def fill(
+    def fill(self, slab: Slab, *asked: Any, **options: Any) -> FilledSlab:
+        """Draw the batch of a `request` in a slab."""
+        return Draws.fill_all(slab, [self.request(*asked, **options)], [])[0]
+
+    def request(
         self,
-        slab: Slab,
         epoch: int,
         index: int,
         number: int | None = None,
@@ -199,11 +222,10 @@ class Draws:
         tables: Callable[[], Mapping[Feature, Tensor]] | None = None,
         is_padded: bool = False,
         with_counts: bool = True,
-    ) -> FilledSlab:
-        """Draw batch `index` of `epoch`, or slice `number` of it, in a slab; raises as `roots`.
+    ) -> Drawing:
+        """Return how to draw batch `index` of `epoch`, or slice `number` of it; raises as `roots`.
 
         Args:
-            slab: Where it is added to the batches that are there.
             epoch: Epoch of the batch.
             index: Index of the batch.
             number: The slice.
@@ -214,68 +236,76 @@ class Draws:
         """
         graph, size = self.graph, self.batch_size
         begin, end = self.span(index)
-        since, key = graph.log.since(begin), derive_key(self.seed, epoch, index)
+        since = 0 if graph.log.horizon is None else graph.log.since(begin)
+        key = derive_key(self.seed, epoch, index)
         if self.counts.asked:
             self.counts.check_deletions()
-        pairs, native = self._preparers.at(since)
+        typed, native = self._preparers.at(since)
         only, num_new, first, num_replay = None, end - begin, begin, 0
         if self.only is not None:
             only = self.only[index * size : (index + 1) * size]
             num_new = len(only)
         if self.replay is not None:
-            first, num_replay = self.replay.begin(begin, since), self.replay.num_events(num_new)
+            first, num_replay = self.replay.begin(begin, since), self.full_size - size
+            if num_new != size:
+                num_replay = self.replay.num_events(num_new)
         given, own = None, self._drawn
         if own is None:
             given = self._given(key, begin, end, only, first, num_replay)
-        elif own.draws_pairs:
-            pairs.upto(end, pairs=True)
-        elif len(pairs.native) < (known := end if own.cut is None else own.limit(end)):
-            pairs.upto(known)
+        elif typed is not None:
+            typed.upto(end if own.draws_pairs else own.limit(end))
         rows, own_key = None, key
         if number is not None:
             num_events = num_new + min(num_replay, begin - first)
             rows = self.rows_of_slice(number, num_new, num_events)
             own_key = key if rows is None else derive_key(key, KeyDomain.SLICE, number)
         edge_x = node_x = node_end = None
+        reads_edges = reads_nodes = False
         if tables is not None:
             features, node_end = tables(), graph.node_x_end
+            reads_edges, reads_nodes = graph.edge_x is not None, graph.node_x is not None
             edge_x, node_x = features.get("edge_x"), features.get("node_x")
         dst = src = log_q = None
         if given is not None:
             dst, src = given.dst.contiguous(), None if given.own_sources else given.src.contiguous()
             log_q = given.log_q
-        places, blocks = native.prepare(
-            slab, key, own_key, dst, src, log_q, tables is None, with_counts, begin, end, since,
-            only, first, num_replay, graph.edge_x is not None, edge_x,
-            graph.node_x is not None, node_x,
+        request = native.request(
+            key, own_key, dst, src, log_q, tables is None, with_counts, begin, end, since,
+            only, first, num_replay, reads_edges, edge_x, reads_nodes, node_x,
             INT64_MAX if node_end is None else node_end, is_padded, rows,
         )  # fmt: skip
-        memory = torch.frombuffer(slab, dtype=torch.uint8)
-        at, num = BatchPlaces(*places), places[0]
-        a, b, c = at.whole_eid // 8, at.whole_t // 8, at.whole_ends // 8
-        # copies: events outlive their batch, and would keep its slab alive
-        kept = memory[: at.whole_ends + 16 * num].clone()
-        ends = kept.view(torch.int64)
-        mask = None
-        if given is not None:
-            mask, at = given.mask, at._replace(num_fallbacks=given.num_fallbacks)
-        elif at.mask >= 0:
-            m = self.negatives.num
-            mask = kept[at.mask : at.mask + num * m].view(torch.bool).view(num, m)
-        eid, column = ends[a : a + num], graph.log.column
-        src, dst, t = ends[c : c + num], ends[c + num : c + 2 * num], ends[b : b + num]
-        weight, relation = column("weight", eid), column("relation", eid)
-        host, of = HostEvents(eid, src, dst, t, begin, end, mask, weight, relation), None
-        if rows is not None and number is not None:
-            of = BatchSlice(number, self.slices, num_new, at.num_fallbacks, host)
-            host = host.part(rows)
-        hops = [BlockPlaces(*each) for each in blocks] if blocks else []
-        columns, added = {"weight": host.weight, "relation": host.relation}, {}
-        if weight is not None or relation is not None:
-            added = {n: (slab.add(x), x.dtype) for n, x in columns.items() if x is not None}
-            memory = torch.frombuffer(slab, dtype=torch.uint8)
-        # the memory and its views keep the slab alive
-        return FilledSlab(epoch, index, own_key, memory, host, of, at, hops, added)
+        piece = None if rows is None or number is None else ((number, self.slices, num_new), rows)
+        return Drawing(request, graph.log, epoch, index, own_key, begin, end, piece, given)
+
+    @staticmethod
+    def fill_all(slab: Slab, drawings: Sequence[Drawing], made: list[Any]) -> list[FilledSlab]:
+        """Draw batches in a slab, behind those that are there, by one call; raises as `roots`.
+
+        Adds an item to `made` for each batch, after an error for those before.
+        """
+        slab.fill([*map(_native_of, drawings)], made)
+        found: list[FilledSlab] = []
+        for of, (places, blocks, events, drawn) in zip(drawings, made, strict=True):
+            # copies: events outlive their batch, and would keep its slab alive
+            eid, src, dst, t = torch.from_numpy(events).unbind()
+            at, mask = BatchPlaces(*places), None if drawn is None else torch.from_numpy(drawn)
+            if (given := of.given) is not None:
+                mask, at = given.mask, at._replace(num_fallbacks=given.num_fallbacks)
+            weight = relation = None
+            if of.log.has_further:
+                weight, relation = of.log.column("weight", eid), of.log.column("relation", eid)
+            host = HostEvents(eid, src, dst, t, of.begin, of.end, mask, weight, relation)
+            piece, added = None, {}
+            if of.piece is not None:
+                facts, rows = of.piece
+                piece = BatchSlice(*facts, at.num_fallbacks, host)
+                host = host.part(rows)
+            if weight is not None or relation is not None:
+                columns = {"weight": host.weight, "relation": host.relation}
+                added = {n: (slab.add(x), x.dtype) for n, x in columns.items() if x is not None}
+            hops = [BlockPlaces(*each) for each in blocks] if blocks else []
+            found += (FilledSlab(of.epoch, of.index, of.key, slab, host, piece, at, hops, added),)
+        return found
 
     def view(self, filled: FilledSlab, memory: Tensor) -> Roots:
         """Return the queries of a batch as views of `memory`, its slab or a copy on the GPU."""
@@ -390,7 +420,8 @@ class Draws:
 
     def pairs_at(self, begin: int) -> PairHistory:
         """Return the pairs that a batch which begins at a log position sees."""
-        return self.pairs.at(self.graph.since(begin))
+        log = self.graph.log
+        return self.pairs if log.horizon is None else self.pairs.at(log.since(begin))
 
     def pairs_of(self, roots: Roots, limit: Tensor | None = None) -> CountedPairs:
         """Return the pairs to count, as of `limit` or else as each event sees the past."""
@@ -501,14 +532,17 @@ class Draws:
         return Frontier(nodes, t, position)
 
 
-def _preparer(draws: Draws, since: int) -> tuple[PairHistory, Preparer]:
-    """Return the pairs within a horizon, and what draws the batches that see it."""
+_native_of = attrgetter("native")
+
+
+def _preparer(draws: Draws, since: int) -> tuple[PairHistory | None, Preparer]:
+    """Return the pairs within a horizon, if they have types, and what draws batches that see it."""
     graph, pairs = draws.graph, draws.pairs.at(since)
     drawn = NegativeSampler(1) if draws._drawn is None else draws._drawn
     is_whole, backend, sampler = graph.shard.world == 1, graph.backend, draws.sampler
     counts = draws.counts.at(since).native if draws.counts.asked and is_whole else None
     strategy = "recent" if callable(sampler.strategy) else sampler.native_strategy
-    return pairs, Preparer(
+    return None if pairs.types is None else pairs, Preparer(
         backend.log, backend.native if isinstance(backend, HostGraph) else None, pairs.native,
         counts, start=draws.start, batch_size=draws.batch_size, fanouts=list(draws.fanouts),
         strategy=NATIVE_STRATEGIES[strategy], span=sampler.span or 1,

@@ -46,14 +46,14 @@ class SideStream:
     def __init__(self, gpu: Device) -> None:
         self._gpu = gpu
         self._stream = gpu.stream("batches")
-        self._out: set[ReadyBatches] = set()
+        self._out: dict[ReadyBatches, None] = {}
         """Batches that are not freed."""
 
     def make(self, prepare: Callable[[T], LentBatches], item: T) -> ReadyBatches:
         """Return `prepare(item)`, queued on this stream. Thread-safe."""
         with self._gpu.on(self._stream):
             ready = ReadyBatches(prepare(item), self._gpu.record_event())
-        self._out.add(ready)
+        self._out[ready] = None
         return ready
 
     def take(self, ready: ReadyBatches) -> Sequence[Batch]:
@@ -70,7 +70,7 @@ class SideStream:
 
     def free(self, ready: ReadyBatches) -> None:
         """Release the memory of batches after the current stream's work so far."""
-        self._out.discard(ready)
+        del self._out[ready]
         ready.lent.free()
 
     def end(self) -> None:

@@ -83,18 +83,19 @@ class PairHistory:
 
     def append(self, src: Tensor, dst: Tensor) -> None:
         """Read on: sources and destinations of the next events, int64 `[N]`."""
-        dst, types = dst.contiguous(), self._types
+        dst, types = dst.contiguous(), self.types
         self.native.append(src.contiguous(), dst, None if types is None else types(dst))
 
     @property
-    def _types(self) -> Callable[[Tensor], Tensor] | None:
+    def types(self) -> Callable[[Tensor], Tensor] | None:
+        """Returns the types of nodes; None: all have one."""
         if self._own_types is not None or self._log is None:
             return self._own_types
         return self._log.node_types
 
     def are_alike(self, dst: Tensor, others: Tensor) -> Tensor | None:
         """Return which of `dst` `[B]` have the type of which others `[N]`, bool; None if all."""
-        if self._types is None:
+        if self.types is None:
             return None
         own, there = torch.empty_like(dst), torch.empty_like(others)
         self.native.types(dst.contiguous(), own)
@@ -114,7 +115,7 @@ class PairHistory:
             if position > len(log.native):
                 raise ValueError(f"position {position} is past the log's end, {len(log)} events")
             if (begin := len(native)) < position:
-                types = self._types
+                types = self.types
                 given = None if types is None else types(log.read(begin, position).dst)
                 native.read(position, given)
             if pairs and native.num_pair_events < position:
@@ -147,10 +148,7 @@ class PairHistory:
 
         None of the pair is earlier, of those that count. Reads pairs on.
         """
-        out = torch.empty(end - begin, dtype=torch.bool)
-        self.native.read_pairs(end)
-        self.native.first_meetings(begin, end, out)
-        return out
+        return torch.from_numpy(self.native.first_meetings(begin, end))
 
     def latest_destinations(
         self, src: Tensor, cut: Tensor, num_source: int, num_recent: int

@@ -372,7 +372,7 @@ class Plan:
 
     def asked(self, epoch: int, index: int, piece: int | BatchPart | None = None) -> WantedBatch:
         """Return what to make for a task."""
-        return WantedBatch(self.draws, epoch, index, piece, self.draws.fill)
+        return WantedBatch(self.draws, epoch, index, piece)
 
     def batches_on(self, gpu: Device, num_slots: int) -> MakeBatches:
         """Return a function that makes batches on a GPU for one pass: made there, or copied.

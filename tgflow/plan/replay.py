@@ -63,7 +63,9 @@ class ExperienceReplay:
 
     def begin(self, before: int, since: int = 0) -> int:
         """Return the first log position that may be drawn beside events that start at `before`."""
-        return min(max(self.first, since, before - self.horizon), before)
+        first = self.first if self.first > since else since
+        first = before - self.horizon if before - self.horizon > first else first
+        return first if first < before else before
 
     def num_events(self, num_new: int) -> int:
         """Return the number of events replayed beside `num_new`, if that many exist."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import chain, starmap, zip_longest
-from operator import is_
+from operator import attrgetter, is_
 from typing import Any, TypeVar
 
 import torch
@@ -26,6 +26,7 @@ LONG = 512
 """Calls without use after which a graph may be replaced."""
 
 Result = TypeVar("Result")
+_shape_of = attrgetter("shape")
 
 
 @dataclass(slots=True, eq=False)
@@ -112,21 +113,23 @@ class CapturedCalls:
         self._num_calls += 1
         self._prepare()
         self._check_state()
-        is_lent, facts = None not in memory, list[Any]([name, *memory])
-        given = [x for each in batches if each.targets is not None for x in _leaves(each.targets)]
+        is_lent, facts, given = None not in memory, list[Any]([name, *memory]), list[Tensor]()
+        for each in batches:
+            if each.targets is not None:
+                given += _leaves(each.targets)
         if not is_lent:
             [batch] = batches
             given = batch.tensors() + given
             facts = [name, batch.num_new, batch.seconds_per_tick, len(batch.blocks)]
-        key = *facts, *(tensor.shape for tensor in given)
-        graph = self._graphs.get(key)
-        if graph is None:
+        key = *facts, *map(_shape_of, given)
+        if key not in self._graphs:
             self._seen[key] += not is_lent
             if 0 < self._seen[key] <= WARM_UPS or not self._has_room():
                 self.was_replay = False
                 with self._around():
                     return work(*batches)
-            self._graphs[key] = graph = self._captured(name, batches, work, tensors, is_lent)
+            self._graphs[key] = self._captured(name, batches, work, tensors, is_lent)
+        graph = self._graphs[key]
         if given:
             graph.copy(given)
         graph.last_used = self._num_calls
@@ -137,11 +140,10 @@ class CapturedCalls:
 
     def _check_state(self) -> None:
         """Drop all graphs if the state has grown and moved: they keep tensors that it has left."""
-        now = chain.from_iterable(map(dict.values, self._held))
-        if self._state is None or all(starmap(is_, zip_longest(now, self._fixed))):
-            return
-        self._graphs.clear()
-        self._seen.clear()
+        now = chain(*map(dict.values, self._held))
+        if self._state is not None and False in starmap(is_, zip_longest(now, self._fixed)):
+            self._graphs.clear()
+            self._seen.clear()
 
     def _has_room(self) -> bool:
         """Return whether there may be another graph, which may take the place of an old one."""
@@ -226,4 +228,4 @@ def _leaves(targets: Targets) -> list[Tensor]:
 def is_capturable(batch: Batch, *, learns: bool) -> bool:
     """Return whether a replay has rows, and no mask of the host to copy to the device."""
     is_masked = learns and batch.host.negative_mask is not None and batch.log_q is None
-    return len(batch.eid) > 0 and not is_masked
+    return batch.eid.shape[0] > 0 and not is_masked

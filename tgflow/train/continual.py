@@ -85,6 +85,8 @@ class ContinualTrainer(StreamTrainer):
         400 True
     """
 
+    _steppers: Sequence[Stepper] = ()
+
     def __init__(
         self,
         model: TemporalModel,
@@ -149,15 +151,12 @@ class ContinualTrainer(StreamTrainer):
             task=task,
             **given,
         )
+        self._steppers = [self._stepper]
         self._learner, self._ready = self._stepper.learner, self._stepper.records
         self._counts = CountHistory(graph, model.counts)
 
     def _facts(self) -> dict[str, object]:
         return {"model": type(self.model).__name__, **super()._facts()}
-
-    @property
-    def _steppers(self) -> Sequence[Stepper]:
-        return [self._stepper]
 
     @property
     def spread_state(self) -> SpreadState | None:

@@ -446,7 +446,8 @@ class Inference:
     @contextmanager
     def _asking(self) -> Iterator[None]:
         # a state is read as of the graph's size, by one thread at a time
-        lock = self.model.lock.held(shared=self.model.state is None)
+        model = self.model
+        lock = model.lock.shared() if model.state is None else model.lock
         with lock, torch.no_grad(), each_target_alone():
             if self.model.training:  # a trainer sets it again
                 self.model.eval()

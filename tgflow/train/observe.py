@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from operator import attrgetter
@@ -190,12 +190,13 @@ class Callbacks:
                 self._all.remove(callback)
 
 
-def _flat(values: dict[str, Any]) -> dict[str, Any]:
+def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
     out: dict[str, Any] = {}
-    for name, value in values.items():
+    for name in values:
+        value = values[name]
         if type(value) is dict:
-            for key, x in value.items():
-                out[f"{name}.{key}"] = x
+            for key in value:
+                out[f"{name}.{key}"] = value[key]
         else:
             out[name] = value
     return out

@@ -404,7 +404,7 @@ class OfflineTrainer:
     def _tested(self) -> dict[str, Any]:
         best, self._is_done = self._progress.best, True
         assert best is not None
-        with self.model.lock.held():
+        with self.model.lock:
             self.model.load_state_dict(best.parameters)
         out = self._summary(best) | prefix_metrics("val", best.val)
         for kind in self.config.test_negatives:
@@ -533,7 +533,7 @@ class OfflineTrainer:
         """Learn from all training events, from an empty state; return the mean loss."""
         learner, num = self._learner, len(self._train_plan)
         if self.model.state is not None:
-            with self.model.lock.held():
+            with self.model.lock:
                 self.model.state.reset()
         results: Results[BatchPlace] = learner.new_results()
         losses: list[float] = []
@@ -547,7 +547,7 @@ class OfflineTrainer:
 
         learn = learner.learn if self.reuse is None else partial(self.reuse.learn, learner)
         for batch in self._training_batches(epoch):
-            with self.model.lock.held():
+            with self.model.lock:
                 values = learner.take(batch, learn)
             results.put(BatchPlace.of(batch), *values)
             collect()
@@ -696,7 +696,7 @@ class OfflineTrainer:
         made = self._batches(plan, 0) if made is None else made
         batches = self._attached(plan.graph, made)
         for batch, part in zip(batches, parts, strict=False):
-            with self.model.lock.held():
+            with self.model.lock:
                 if part is not None and part.is_stored:
                     learner.commit(batch, None)
                     continue
@@ -711,7 +711,7 @@ class OfflineTrainer:
 
     def _load_state(self, state: dict[str, Tensor] | None) -> None:
         if self.model.state is not None and state is not None:
-            with self.model.lock.held():
+            with self.model.lock:
                 self.model.state.load_state_dict(state)
 
     def _summary(self, best: BestEpoch) -> dict[str, Any]:

@@ -58,8 +58,8 @@ class MicroBatchPlans:
         return self.predict if epoch == PREDICT else self.learn
 
     def asked(self, epoch: int, index: int, piece: int | BatchPart | None = None) -> WantedBatch:
-        draws = (self.predict if epoch == PREDICT else self.learn).draws
-        return WantedBatch(draws, epoch, index, piece, draws.fill)
+        plan = self.predict if epoch == PREDICT else self.learn
+        return WantedBatch(plan.draws, epoch, index, piece)
 
     def batches_on(self, gpu: Device, num_slots: int) -> MakeBatches:
         if self.gpu is None:
@@ -89,7 +89,7 @@ class MicroBatcher:
     batch_size: int
     updates: int
     arrivals: deque[float] = field(default_factory=deque)
-    """Completion time of each named micro-batch, oldest first; a reader removes them."""
+    """When the events of each named micro-batch came, oldest first; a reader removes them."""
 
     def tasks(self, stream: Iterable[EventBatch | LateLabels]) -> Iterator[Task]:
         """Yield the tasks of each micro-batch once its events are in the log, then of the rest."""
@@ -98,6 +98,7 @@ class MicroBatcher:
     def turns(self, stream: Iterable[EventBatch | LateLabels], most: int) -> Iterator[list[Task]]:
         """Yield the same as `tasks`, up to `most` micro-batches at once, completed by one batch."""
         turn: list[Task] = []
+        num_tasks = most * (1 + self.updates)
         for events in itertools.chain([empty_events()], stream):
             if isinstance(events, LateLabels):
                 self.graph.log.add_labels(events)
@@ -106,9 +107,10 @@ class MicroBatcher:
             while (room := self._room()) <= len(rest):
                 more = min((len(rest) - room) // self.batch_size, self._most_ahead)
                 rest = self._append(rest, room + more * self.batch_size)
-                while self._room() == 0:
-                    turn += self._name()
-                    if len(turn) == most * (1 + self.updates):
+                num_events, arrived = self.graph.num_events, time.perf_counter()
+                while self.start + (self.index + 1) * self.batch_size <= num_events:
+                    turn += self._name(arrived)
+                    if turn[num_tasks - 1 :]:
                         yield turn
                         turn = []
             self._append(rest, len(rest))
@@ -116,7 +118,7 @@ class MicroBatcher:
                 yield turn
                 turn = []
         if self._room() < self.batch_size:
-            yield self._name()
+            yield [*self._name(time.perf_counter())]
 
     @property
     def _most_ahead(self) -> int:
@@ -133,11 +135,10 @@ class MicroBatcher:
         end = self.start + (self.index + 1) * self.batch_size
         return max(0, end - self.graph.num_events)
 
-    def _name(self) -> list[Task]:
-        self.arrivals.append(time.perf_counter())
-        index = self.index
+    def _name(self, arrived: float) -> Iterable[Task]:
+        self.arrivals += (arrived,)
         self.index += 1
-        return [(epoch, index) for epoch in range(PREDICT, self.updates + 1)]
+        return zip(range(PREDICT, self.updates + 1), itertools.repeat(self.index - 1))
 
 
 def loader_threads(config: TrainingConfig, peers: Peers) -> int:

@@ -20,8 +20,8 @@ class RunningMean:
     half_life: float
     sums: Figures = field(default_factory=dict)
 
-    def add(self, figures: Figures) -> None:
-        """Add one value for each name; no NaN."""
+    def add(self, figures: Figures) -> dict[str, float]:
+        """Add one value for each name, no NaN, and return the means."""
         decay, sums = 0.5 ** (1 / self.half_life), self.sums
         for name in figures:
             value, _ = figures[name]
@@ -30,10 +30,7 @@ class RunningMean:
                 sums[name] = total * decay + value, weight * decay + 1
             else:
                 sums[name] = value, 1.0
-
-    def mean(self, name: str) -> float:
-        total, weight = self.sums[name]
-        return total / weight
+        return self.means()
 
     def means(self) -> dict[str, float]:
         means, sums = dict[str, float](), self.sums
@@ -102,7 +99,7 @@ class Timeline:
                 left.join(right)
             del self.segments[1::2]
             self.batches_per_segment *= 2
-        self.segments.append(batch)
+        self.segments += (batch,)
         self.last_batches = 1
 
     def mean(self, since: int | None = None) -> dict[str, float]:
@@ -129,9 +126,11 @@ class Timeline:
             return out
         num_ranked, (squares, num) = sums["mrr"][1], sums[_SQUARES]
         if num > num_ranked:
-            variance = max(0.0, squares / num_ranked - out["mrr"] ** 2)
+            variance = squares / num_ranked - out["mrr"] ** 2
             out["mrr_events"] = num_ranked
-            out["mrr_error"] = math.sqrt(variance / num_ranked * (1 - num_ranked / num))
+            out["mrr_error"] = (
+                math.sqrt(variance / num_ranked * (1 - num_ranked / num)) if variance > 0 else 0.0
+            )
         return out
 
     def tail_start(self, share: float) -> int:
@@ -181,27 +180,32 @@ class Progress:
         num_fallbacks: int,
         ended: float,
         compute_seconds: float,
-    ) -> None:
-        """Add the step over events `[start, stop)`, done at `ended` by `perf_counter`."""
-        self.running.add(figures)
+    ) -> dict[str, float]:
+        """Add the step over events `[start, stop)`, done at `ended` by `perf_counter`.
+
+        Returns the running means.
+        """
+        means = self.running.add(figures)
         self.timeline.add(start, stop, figures, squares)
         self.num_events += stop - start
         self.num_steps += 1
         self.num_fallbacks += num_fallbacks
         if "replay_ap" in figures:
-            latest = self.running.mean("replay_ap")
+            latest = means["replay_ap"]
             if self.best_replay_ap is None or latest > self.best_replay_ap:
                 self.best_replay_ap = latest
         self.step_seconds = ended - self.clock
         self.wall_seconds += self.step_seconds
         self.compute_seconds += compute_seconds - self.compute_clock
         self.clock, self.compute_clock = ended, compute_seconds
+        return means
 
     def forgetting(self) -> float | None:
         """Return how much the running AP on replayed events is below its highest, at least 0."""
         if self.best_replay_ap is None:
             return None
-        return self.best_replay_ap - self.running.mean("replay_ap")
+        total, weight = self.running.sums["replay_ap"]
+        return self.best_replay_ap - total / weight
 
     def events_per_second(self) -> float:
         return self.num_events / self.wall_seconds if self.wall_seconds else 0.0

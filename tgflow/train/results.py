@@ -38,7 +38,7 @@ class Results(Generic[Label]):
     """
 
     def __init__(self, device: torch.device | None, *, together: bool = False) -> None:
-        self._device, self._together = device, together
+        self._gpu, self._together = None if device is None else device_of(device), together
         self._waiting: deque[tuple[Label, Values | _Copy]] = deque()
 
     def __len__(self) -> int:
@@ -50,15 +50,15 @@ class Results(Generic[Label]):
         If they are given in one tensor on the device as well (`flat`), the current stream may
         overwrite them later.
         """
-        if self._device is None:
+        gpu = self._gpu
+        if gpu is None:
             self._waiting.append((label, {name: x.cpu() for name, x in values.items()}))
             return
         if flat is None:
             flat = _flatten_dense_tensors([*values.values()])  # type: ignore[no-untyped-call]
-        gpu = device_of(self._device)
         host = gpu.allocate_host(flat.nbytes).view(flat.dtype)
         host.copy_(flat, non_blocking=True)
-        self._waiting.append((label, _Copy(host, values, gpu.record_event())))
+        self._waiting += ((label, _Copy(host, values, gpu.record_event())),)
 
     def take(self, *, everything: bool = False) -> Iterator[tuple[Label, Values, bool]]:
         """Yield in order the steps whose values have reached the host, and if all are finite.
@@ -69,12 +69,13 @@ class Results(Generic[Label]):
             label, values = self._waiting[0]
             is_finite = True
             if isinstance(values, _Copy):
-                is_due = everything or len(self._waiting) > MOST_BEHIND
-                if not is_due and (self._together or not values.done.query()):
-                    return
                 host, likes, done = values
-                if not done.query():
-                    done.synchronize()
+                is_done = done.query()
+                if self._together or not is_done:
+                    if not everything and len(self._waiting) <= MOST_BEHIND:
+                        return
+                    if not is_done:
+                        done.synchronize()
                 tensors = [*likes.values()]
                 parts = _unflatten_dense_tensors(host, tensors)  # type: ignore[no-untyped-call]
                 is_finite, values = are_finite([host]), dict(zip(likes, parts, strict=True))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
@@ -254,16 +255,18 @@ class TrainStep:
 
         Returns their scores and loss, which the next call overwrites; None if that is not possible.
         """
-        calls, batches = self._calls, [x for x in (predicted, learned) if x is not None]
-        memory = [each.memory for each in batches]
+        calls, name, work, batches = self._calls, "step", self._whole_step, list[Batch]()
+        for each in (predicted, learned):
+            batches += () if each is None else (each,)
+        memory = [*map(_memory_of, batches)]
         if calls is None or None in memory:
             return None
-        self.check_batch(batches[0])
+        if not self._checked:
+            self.check_batch(batches[0])
         if learned is not None:
             if not is_capturable(learned, learns=True):
                 return None
             self.dropout.set(self.key_of(learned))
-        name, work = "step", self._whole_step
         if predicted is None:
             name, work = "learn, commit", partial(self._whole_step, None)
         with self.clock.measuring():
@@ -451,6 +454,9 @@ class TrainStep:
         """Return the transfer of scores and losses to the host, delayed on a device."""
         device = None if self.is_lost is None else self.device
         return Results(device, together=self.waits)
+
+
+_memory_of = attrgetter("memory")
 
 
 def _flat(step: CapturedStep) -> list[Tensor]:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -114,7 +115,7 @@ class Stepper:
             model,
             config,
             Peers() if peers is None else peers,
-            num_nodes=lambda: graph.log.num_nodes,
+            num_nodes=partial(attrgetter("num_nodes"), graph.log),
             **options,
         )
         self.num_updates = config.updates if self.learner.learns else 0
@@ -149,6 +150,9 @@ class Stepper:
         self._predicted: StepScores | None = None
         self._learned: StepResult | None = None
         self._beside = self._beside_learning()
+        reads = scorer is not None or self.late is not None or config.mrr_negatives == "all"
+        self._can_replay = not reads and self.num_updates <= 1
+        """Whether nothing on the host reads scores of a micro-batch before it is stored."""
         self._waiting: Batch | None = None
         """Micro-batch to predict while it is learned."""
 
@@ -190,8 +194,7 @@ class Stepper:
         """
         if self._can_replay and isinstance(batch, Batch) and batch.lent is not None:
             rest = [*islice(following, self.num_updates)]
-            learned = rest[0] if rest else None
-            assert learned is None or isinstance(learned, Batch)
+            learned = cast("Batch", rest[0]) if rest else None
             self._replayed = self.learner.step(batch, learned)
             if self._replayed is not None:
                 self._begin(batch, plan)
@@ -204,12 +207,6 @@ class Stepper:
             self.learn(batch)
         self.store(batch)
         return batch
-
-    @property
-    def _can_replay(self) -> bool:
-        """Whether nothing on the host reads scores of a micro-batch before it is stored."""
-        reads = self._scorer is not None or self.late is not None
-        return not reads and self.num_updates <= 1 and self.config.mrr_negatives != "all"
 
     def _begin(self, batch: StepBatch, plan: Plan) -> None:
         self._places, self._num_fallbacks = [BatchPlace.of(batch)], batch.num_fallbacks
@@ -347,7 +344,7 @@ class Stepper:
                 self._results.clear()
                 error.before = step.of.before
                 raise
-            self.records.append(self._record(step, values[0], values[-1]))
+            self.records += (self._record(step, values[0], values[-1]),)
 
     def _measured(
         self, step: _Learned, values: Mapping[str, Tensor], learned: Mapping[str, Tensor]
@@ -372,10 +369,10 @@ class Stepper:
             every=self.config.mrr_every,
             further=self._further,
         )
-        if step.of.start < self.config.warmup:
+        if step.of.before[0] < self.config.warmup:
             return {}, {}, None, replay_ap
         if self._figures is not None:
-            num = float(step.of.stop - step.of.start)
+            num = float(step.of.stop - step.of.before[0])
             added = self._figures.add(host, positive, values.get("classes"))
             of_events |= {name: (value, num) for name, value in added.items()}
         if self._metrics or self.on_scores is not None:
@@ -418,14 +415,14 @@ class Stepper:
         for figures in (of_events, of_ranked):
             for name in figures:
                 metrics[name] = figures[name][0]
-        progress.add(
+        running = progress.add(
             start,
             of.stop,
             of_events | of_learned | of_ranked,
             squares=squares,
             num_fallbacks=step.num_fallbacks,
             ended=step.ended,
-            compute_seconds=self.learner.compute_seconds,
+            compute_seconds=self.learner.clock.seconds,
         )
         recent, so_far = ({}, {}) if self._figures is None else self._figures.aps()
         return StepRecord(
@@ -435,7 +432,7 @@ class Stepper:
             t=of.t,
             loss=loss,
             metrics=metrics,
-            running=progress.running.means() | recent,
+            running=running | recent,
             prequential=progress.timeline.mean() | so_far,
             forgetting=progress.forgetting(),
             num_fallbacks=step.num_fallbacks,

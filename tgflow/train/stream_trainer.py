@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -400,7 +400,8 @@ class StreamTrainer(ABC):
                         if self.control is not None:  # all ranks obey with nothing pending
                             everything |= bool(self.control.order & ~Order.HOLD)
                         self._collect(everything=everything)
-                    yield from self._made()
+                    while self._ready:
+                        yield self._ready.popleft()
             except Exception:
                 yield from self.drain()  # records of earlier steps
                 raise
@@ -472,12 +473,12 @@ class StreamTrainer(ABC):
                 gate.leave()
             raise
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _alone(self) -> ExitStack:
+        """Hold the locks of all models."""
         with ExitStack() as stack:
             for each in self._steppers:
-                stack.enter_context(each.model.lock.held())
-            yield
+                stack.enter_context(each.model.lock)
+            return stack.pop_all()
 
     def catch_up(self) -> None:
         """Make `steps` yield pending records before it continues; synchronizes there."""
@@ -491,11 +492,8 @@ class StreamTrainer(ABC):
         try:
             self._collect(everything=True)
         finally:  # records before the failure
-            yield from self._made()
-
-    def _made(self) -> Iterator[StepRecord]:
-        while self._ready:
-            yield self._ready.popleft()
+            while self._ready:
+                yield self._ready.popleft()
 
     def checkpoint(self) -> Checkpoint:
         """Return all that `from_checkpoint` needs to continue with the same bits.
@@ -514,23 +512,24 @@ class StreamTrainer(ABC):
         """Advance past the micro-batch that was just stored; return its place."""
         before = (self.position, self._segment_start, self._index)
         self.position += batch.num_new
-        # Batches that are prepared begin there or later, and figures of labels lag behind.
-        num = 0 if self.labels is None else 1 + max(each.num_pending for each in self._steppers)
-        position = self.position - num * self.config.batch_size
-        states = (each.model.state for each in self._steppers)
-        self.graph.forget_outside(min(position, self.graph.log.read_again), states)
+        log = self.graph.log
+        if log.horizon is not None:
+            # Batches that are prepared begin there or later, and figures of labels lag behind.
+            num = 0 if self.labels is None else 1 + max(each.num_pending for each in self._steppers)
+            position = self.position - num * self.config.batch_size
+            states = (each.model.state for each in self._steppers)
+            self.graph.forget_outside(min(position, log.read_again), states)
         if batch.num_new < self.config.batch_size:  # the stream has ended in a partial one
             self._segment_start, self._index = self.position, 0
         else:
             self._index += 1
-        t, t_last = int(batch.host.t[batch.num_new - 1]), self.graph.log.t_last
-        assert t_last is not None
+        t = int(batch.host.t[batch.num_new - 1])
         return MicroBatch(
             before=before,
             stop=self.position,
             t=t,
-            lag_events=self.graph.num_events - self.position,
-            lag_seconds=seconds_in(t_last - t, self.graph.seconds_per_tick),
+            lag_events=self.graph.backend.position - self.position,
+            lag_seconds=seconds_in(log.native.clock - t, self.graph.seconds_per_tick),
             arrived=feeder.arrivals.popleft(),
         )
 

@@ -105,7 +105,7 @@ class PairIndex {
   /// Adds the next `n` events of the log. Node ids must be in [0, kMaxNode]. `type` has the types of the
   /// destinations, each in [0, kNumTypes) and always the same for a node; null without, for all events.
   void append(const node_t* src, const node_t* dst, const int64_t* type, int64_t n);
-  /// Adds the events of the log up to `end`, with the types of their destinations.
+  /// Adds the events of the log before `end` that were not added, with the types of their destinations.
   void read(eid_t end, const int64_t* type);
   /// The position of the first event that counts.
   eid_t first() const { return pairs_.first(); }
@@ -175,6 +175,7 @@ class PairIndex {
     const std::vector<eid_t>* first;
     int64_t type;  ///< -1 for all.
   };
+  void add(const node_t* src, const node_t* dst, const int64_t* type, int64_t n);
   void see_type(node_t v, int64_t type);
   uint8_t novelty(eid_t eid, const uint8_t* found) const;
   void mark_source(node_t src);

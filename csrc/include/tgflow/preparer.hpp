@@ -98,8 +98,9 @@ int64_t padded_rows(int64_t rows);
 /// Prepares the batches of a plan. Thread-safe.
 class Preparer {
  public:
-  /// `graph` may be null if batches are only drawn, and `counts`. All arguments must outlive it.
-  Preparer(const EventLog& log, TemporalGraph* graph, const PairIndex& pairs, EventCounts* counts,
+  /// `graph` may be null if batches are only drawn, and `counts`. All arguments must outlive it. Reads on in
+  /// the log what `pairs` without types lack.
+  Preparer(const EventLog& log, TemporalGraph* graph, PairIndex& pairs, EventCounts* counts,
            BatchRules rules);
   ~Preparer();
 
@@ -118,7 +119,7 @@ class Preparer {
 
   const EventLog& log_;
   TemporalGraph* const graph_;
-  const PairIndex& pairs_;
+  PairIndex& pairs_;
   EventCounts* const counts_;
   const BatchRules rules_;
   std::mutex mutex_;

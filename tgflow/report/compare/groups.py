@@ -7,12 +7,12 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from tgflow.cuda.device import Device
 from tgflow.graph.batch import Batch
 from tgflow.nn.model import TemporalModel
-from tgflow.plan._native import FilledSlab
 from tgflow.plan.device_preparer import DevicePreparer, MakeBatches, WantedBatch, one_by_one
 from tgflow.train.config import ContinualConfig
 from tgflow.train.plans import PREDICT, MicroBatchPlans, negatives_learned
@@ -73,12 +73,7 @@ class GroupPlans:
         """Return what to make for a task, by the group whose turn it is."""
         group, epoch = self._which(epoch, index)
         asked = self.groups[group].asked(epoch, index, *part)
-
-        def fill(*given: Any) -> FilledSlab:
-            with self.watches[group].preparing(epoch):
-                return asked.fill(*given)
-
-        return replace(asked, fill=fill, group=group)
+        return replace(asked, group=group, watch=partial(self.watches[group].preparing, epoch))
 
     def batches_on(self, gpu: Device, num_slots: int) -> MakeBatches:
         """Return the maker of the same batches on a GPU; see `tgflow.Plan.batches_on`."""
