@@ -244,33 +244,28 @@ void bind_event_counts(py::module_& m) {
       .value("log1p", Op::kLog1p)
       .value("log2", Op::kLog2);
   py::class_<EventCounts>(m, "EventCounts")
-      .def(py::init(&new_counts), py::arg("log"), py::arg("counts"), py::arg("steps"), py::arg("results"),
-           py::arg("finds_latest") = false, py::arg("seconds_per_tick") = 1.0,
-           py::arg("max_keys") = EventCounts::kMaxKeys, py::arg("first_part") = 0,
-           py::arg("num_parts") = tgflow::kParts, py::arg("first") = 0, py::keep_alive<1, 2>())
+      .def(py::init(&new_counts), "log"_a, "counts"_a, "steps"_a, "results"_a, "finds_latest"_a = false,
+           "seconds_per_tick"_a = 1.0, "max_keys"_a = EventCounts::kMaxKeys, "first_part"_a = 0,
+           "num_parts"_a = tgflow::kParts, "first"_a = 0, py::keep_alive<1, 2>())
       .def("__len__", &EventCounts::size)
       .def_property_readonly("first", &EventCounts::first)
       .def_property_readonly("is_for_any_since", &EventCounts::is_for_any_since)
       .def_property_readonly("bytes", &EventCounts::bytes)
-      .def("read_upto", &read_upto, py::arg("position"), no_gil())
-      .def("answer", &answer, py::arg("src"), py::arg("dst"), py::arg("negative_src"),
-           py::arg("negative_dst"), py::arg("t"), py::arg("limit"), py::arg("out"),
-           py::arg("relation") = std::nullopt, py::arg("since") = 0, no_gil())
+      .def("read_upto", &read_upto, "position"_a, no_gil())
+      .def("answer", &answer, "src"_a, "dst"_a, "negative_src"_a, "negative_dst"_a, "t"_a, "limit"_a, "out"_a,
+           "relation"_a = std::nullopt, "since"_a = 0, no_gil())
       .def_property_readonly("num_facts", &EventCounts::num_facts)
       .def_property_readonly("continues", &EventCounts::continues)
-      .def("read_sources", &read_sources, py::arg("end"), py::arg("facts"), no_gil())
-      .def("read_others", &read_others, py::arg("end"), py::arg("facts"), py::arg("is_new"), no_gil())
-      .def("read_continuations", &read_continuations, py::arg("end"), py::arg("is_new"), no_gil())
+      .def("read_sources", &read_sources, "end"_a, "facts"_a, no_gil())
+      .def("read_others", &read_others, "end"_a, "facts"_a, "is_new"_a, no_gil())
+      .def("read_continuations", &read_continuations, "end"_a, "is_new"_a, no_gil())
       .def_property_readonly("num_found", &EventCounts::num_found)
       .def_property_readonly("loads", &EventCounts::loads)
-      .def("answer_sources", &answer_sources, py::arg("rows"), py::arg("found"), no_gil())
-      .def("find_keys", &find_keys, py::arg("rows"), py::arg("found"), py::arg("keys"), py::arg("parts"),
-           no_gil())
-      .def("answer_keys", &answer_keys, py::arg("num"), py::arg("asked"), py::arg("out"), no_gil())
-      .def("evaluate", &evaluate, py::arg("rows"), py::arg("found"), py::arg("others"), py::arg("out"),
-           no_gil())
-      .def("latest_destinations", &latest_destinations, py::arg("src"), py::arg("cut"), py::arg("of_source"),
-           py::arg("of_all"), py::arg("since") = 0, no_gil())
-      .def("last_events", &last_events, py::arg("src"), py::arg("dst"), py::arg("cut"), py::arg("out"),
-           py::arg("since") = 0, no_gil());
+      .def("answer_sources", &answer_sources, "rows"_a, "found"_a, no_gil())
+      .def("find_keys", &find_keys, "rows"_a, "found"_a, "keys"_a, "parts"_a, no_gil())
+      .def("answer_keys", &answer_keys, "num"_a, "asked"_a, "out"_a, no_gil())
+      .def("evaluate", &evaluate, "rows"_a, "found"_a, "others"_a, "out"_a, no_gil())
+      .def("latest_destinations", &latest_destinations, "src"_a, "cut"_a, "of_source"_a, "of_all"_a,
+           "since"_a = 0, no_gil())
+      .def("last_events", &last_events, "src"_a, "dst"_a, "cut"_a, "out"_a, "since"_a = 0, no_gil());
 }

@@ -277,29 +277,26 @@ int64_t padded(int64_t rows) {
 void bind_preparer(py::module_& m) {
   using namespace bindings::preparer;
   const py::call_guard<py::gil_scoped_release> no_gil;
-  m.def("choose_positions", &choose_positions, py::arg("begin"), py::arg("every"), py::arg("out"), no_gil);
-  m.def("padded_rows", &padded, py::arg("rows"), no_gil);
+  m.def("choose_positions", &choose_positions, "begin"_a, "every"_a, "out"_a, no_gil);
+  m.def("padded_rows", &padded, "rows"_a, no_gil);
   py::class_<SlabPool, std::shared_ptr<SlabPool>>(m, "SlabPool")
-      .def(py::init(&new_pool), py::arg("most_free"), py::arg("allocate"))
+      .def(py::init(&new_pool), "most_free"_a, "allocate"_a)
       .def_property_readonly("num_used", &SlabPool::num_used)
       .def_property_readonly("num_free", &SlabPool::num_free);
   py::class_<Request>(m, "BatchRequest");
   py::class_<Slab>(m, "Slab", py::buffer_protocol())
-      .def(py::init<std::shared_ptr<SlabPool>>(), py::arg("pool").none(false))
-      .def("add", &add_column, py::arg("column"))
-      .def("fill", &fill, py::arg("requests"), py::arg("found"))
+      .def(py::init<std::shared_ptr<SlabPool>>(), "pool"_a.none(false))
+      .def("add", &add_column, "column"_a)
+      .def("fill", &fill, "requests"_a, "found"_a)
       .def_buffer(&bytes_of);
   py::class_<Preparer>(m, "Preparer")
-      .def(py::init(&new_preparer), py::arg("log"), py::arg("graph"), py::arg("pairs"), py::arg("counts"),
-           py::arg("start"), py::arg("batch_size"), py::arg("fanouts"), py::arg("strategy"), py::arg("span"),
-           py::arg("sees_all_before"), py::arg("with_memory"), py::arg("with_nodes"),
-           py::arg("seconds_per_tick"), py::arg("num_negatives"), py::arg("every"), py::arg("draws_pairs"),
-           py::arg("cut"), py::arg("pairs_from"), py::arg("collide"), py::arg("replace"),
-           py::arg("half_life"), py::arg("has_float_counts"), py::keep_alive<1, 2>(), py::keep_alive<1, 3>(),
-           py::keep_alive<1, 4>(), py::keep_alive<1, 5>())
-      .def("request", &new_request, py::arg("key"), py::arg("slice_key"), py::arg("negative_dst"),
-           py::arg("negative_src"), py::arg("log_q"), py::arg("is_drawn_only"), py::arg("with_counts"),
-           py::arg("begin"), py::arg("end"), py::arg("since"), py::arg("only"), py::arg("replay_begin"),
-           py::arg("num_replay"), py::arg("reads_edges"), py::arg("edge_x"), py::arg("reads_nodes"),
-           py::arg("node_x"), py::arg("node_end"), py::arg("is_padded"), py::arg("rows"));
+      .def(py::init(&new_preparer), "log"_a, "graph"_a, "pairs"_a, "counts"_a, "start"_a, "batch_size"_a,
+           "fanouts"_a, "strategy"_a, "span"_a, "sees_all_before"_a, "with_memory"_a, "with_nodes"_a,
+           "seconds_per_tick"_a, "num_negatives"_a, "every"_a, "draws_pairs"_a, "cut"_a, "pairs_from"_a,
+           "collide"_a, "replace"_a, "half_life"_a, "has_float_counts"_a, py::keep_alive<1, 2>(),
+           py::keep_alive<1, 3>(), py::keep_alive<1, 4>(), py::keep_alive<1, 5>())
+      .def("request", &new_request, "key"_a, "slice_key"_a, "negative_dst"_a, "negative_src"_a, "log_q"_a,
+           "is_drawn_only"_a, "with_counts"_a, "begin"_a, "end"_a, "since"_a, "only"_a, "replay_begin"_a,
+           "num_replay"_a, "reads_edges"_a, "edge_x"_a, "reads_nodes"_a, "node_x"_a, "node_end"_a,
+           "is_padded"_a, "rows"_a);
 }

@@ -205,6 +205,6 @@ def test_ranks_end_with_their_supervisor_which_needs_no_torch(tmp_path):
 
 def wait_for(folder, names):
     deadline = time.monotonic() + 30
-    while not all((folder / name).exists() for name in names):
+    while not all((folder / name).exists() and (folder / name).read_text() for name in names):
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -625,7 +625,8 @@ class LateEntries:
         """Return the numbers of entries that may be seen from positions below the log's end."""
         with self._lock:
             self._settle()
-            return self._known.first + torch.searchsorted(self._known.all[0], at, right=True)
+            keys = self._known.all[0]
+            return self._known.first + torch.searchsorted(keys, at.contiguous(), right=True)
 
     def known(self, places: Tensor | slice) -> KnownLabels:
         """Return the entries at places: of those that were forgotten, any other."""
