@@ -1,5 +1,9 @@
-"""Work on an emulated device whose streams run late, in any order that events allow."""
+"""The emulated device: it fails and synchronizes where a GPU does, and runs work late.
 
+Streams run in any order that events allow: missing waits give wrong values.
+"""
+
+import copy
 import threading
 
 import pytest
@@ -9,12 +13,13 @@ from helpers.devices import needs_apart
 from helpers.effort import cases
 from helpers.emulator import tensors
 from helpers.emulator.device import EmulatedDevice
-from helpers.emulator.tensors import watching
+from helpers.emulator.tensors import pin, watching
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
 from helpers.plans import plan_of
 from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter
 from tgflow.checkpoint import store as checkpoint_store
 from tgflow.cuda.device import register_device
+from tgflow.cuda.pinned import PinnedPool
 from tgflow.graph import TemporalGraph
 from tgflow.graph.tables import FeatureTable
 from tgflow.plan.device_preparer import LentBatches
@@ -25,13 +30,90 @@ from tgflow.train.continual import ContinualTrainer
 
 pytestmark = needs_apart
 SEEDS = (0, 1, 2, 3)
-HERE = 1
+HERE, THERE = 1, 2
+
+
+@pytest.fixture(params=SEEDS)
+def gpu(request):
+    with (
+        torch.autograd.set_multithreading_enabled(False),
+        EmulatedDevice.with_late_streams(request.param) as gpu,
+    ):
+        yield gpu
 
 
 @pytest.fixture
 def lazy_gpu():
     with EmulatedDevice.with_late_streams(0) as gpu:
         yield gpu
+
+
+def ones_on(gpu, stream):
+    with gpu.on(stream):
+        return torch.ones(4, device=gpu.device) + 1
+
+
+def doubled(gpu, x, *, waits):
+    """`x` of stream HERE times two, on THERE."""
+    with gpu.on(HERE):
+        made = gpu.record_event()
+    with gpu.on(THERE):
+        if waits:
+            gpu.wait_event(made)
+        return x * 2
+
+
+def on_host(gpu, x):
+    with gpu.on(THERE):
+        return x.cpu().tolist()
+
+
+def test_results_do_not_depend_on_the_order(gpu):
+    assert on_host(gpu, doubled(gpu, ones_on(gpu, HERE), waits=True)) == [4.0] * 4
+
+
+def test_missing_wait_reads_memory_before_it_is_written(lazy_gpu):
+    found = on_host(lazy_gpu, doubled(lazy_gpu, ones_on(lazy_gpu, HERE), waits=False))
+    assert found != [4.0] * 4
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_memory_freed_under_another_stream_is_overwritten(lazy_gpu, keeps):
+    gpu, x = lazy_gpu, ones_on(lazy_gpu, HERE)
+    y = doubled(gpu, x, waits=True)
+    if keeps:
+        with gpu.on(THERE):
+            gpu.keep_for_current_stream(x)
+    del x
+    with gpu.on(HERE):
+        gpu.record_event().synchronize()
+    assert (on_host(gpu, y) == [4.0] * 4) is keeps
+    assert gpu.late.overwritten > 0
+
+
+def test_pinned_memory_refilled_before_its_copy_gives_the_later_bytes(lazy_gpu):
+    memory, pool = pin(torch.zeros(8, dtype=torch.uint8)), PinnedPool(lazy_gpu)
+    copies = []
+    for value in range(3):
+        memory.fill_(value)
+        copies.append(lazy_gpu.copy_from_host(memory))
+    for value in range(3):
+        with pool.lend(8) as room:
+            room.fill_(value)
+            copies.append(lazy_gpu.copy_from_host(room))
+    assert [int(x[0]) for x in copies] == [2, 2, 2, 0, 1, 2]
+
+
+def test_capture_runs_nothing_and_permits_no_host_wait(lazy_gpu):
+    gpu, x = lazy_gpu, torch.zeros(3, device=lazy_gpu.device)
+    graph = gpu.capture(lambda: [x.add_(1)])
+    for _ in range(3):
+        graph.replay()
+    assert x.tolist() == [3.0] * 3
+    event = gpu.record_event()
+    for work in (event.query, event.synchronize, x.tolist, gpu.synchronize):
+        with pytest.raises(RuntimeError, match="not permitted while a stream is being captured"):
+            gpu.capture(work)
 
 
 def test_wait_for_a_device_begins_after_the_captures_of_other_threads(lazy_gpu):
@@ -144,6 +226,20 @@ def test_training_on_late_streams_has_the_bits_of_immediate_ones(
             assert gpu.late.overwritten > 0
 
 
+@pytest.fixture
+def there():
+    return tensors.emulated_device()
+
+
+def test_tensors_and_results_stay_on_the_emulated_device(there):
+    x = torch.arange(4, device=there)
+    for each in (x, x + 1, x[1:], x.view(2, 2).t(), x.clone(), torch.zeros_like(x), x.cumsum(0)):
+        assert (each.device, each.is_cpu) == (there, False)
+    assert (x.cpu().is_cpu, x.to("cpu").tolist()) == (True, [0, 1, 2, 3])
+    assert torch.tensor([1.5], device=there).to(torch.float64).device == there
+    assert copy.deepcopy(x).device == there
+
+
 WAITS = {
     "item": lambda x: x[0].item(),
     "int": lambda x: int(x[1]),
@@ -163,8 +259,8 @@ WAITS = {
 
 
 @pytest.mark.parametrize("name", WAITS)
-def test_host_synchronizations_are_counted(name):
-    x = torch.arange(4, device=tensors.emulated_device())
+def test_host_synchronizations_are_counted(name, there):
+    x = torch.arange(4, device=there)
     with watching() as watch:
         WAITS[name](x)
     assert len(watch.waits) == 1

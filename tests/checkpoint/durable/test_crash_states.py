@@ -148,6 +148,29 @@ def test_every_crash_state_of_replacing_and_setting_aside_is_old_or_new(record_p
     assert num > 40
 
 
+def test_crash_states_reveal_a_writer_that_does_not_sync(tmp_path):
+    class Hasty(RecordingFs):
+        def sync(self, fd):
+            pass
+
+        def sync_directory(self, path):
+            pass
+
+    root = tmp_path / "log"
+    root.mkdir()
+    fs = Hasty(root)
+    write_log(root, fs.note, fs, count=3, segment_bytes=1 << 20, sync_every=1, drop_after=9)
+    with pytest.raises(AssertionError):
+        explore(fs, check, tmp_path / "copy")
+    (tmp_path / "b").mkdir()
+    fs = Hasty(tmp_path / "b")
+    CheckpointStore(fs.root, fs=fs).save(2, checkpoint_of(2))
+    fs.note("begun 2")
+    fs.note("saved 2")
+    with pytest.raises(Exception, match=r"is not|is no|assert"):
+        explore(fs, check_store, tmp_path / "copy")
+
+
 # Dead letters
 
 
