@@ -101,6 +101,7 @@ def test_each_model_matches_a_separate_run(horizon, changes, monkeypatch):
     assert all(np.array_equal(facts[name], expected[name]) for name in expected)
 
 
+@pytest.mark.slow
 @needs_apart[0]
 @pytest.mark.usefixtures("without_autograd_threads")
 def test_captured_comparison_on_a_device_has_the_bits_of_an_uncaptured_one():
