@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
+import signal
 import sys
 import time
 import urllib.request
@@ -13,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from helpers.fake_loggers import fake_tensorboard
-from helpers.live_runs import SMALL, Killed, act_at, write_features
+from helpers.live_runs import SMALL, Killed, act_at, signal_at, write_features
 from tgflow.base.extras import install_command
 from tgflow.checkpoint import load
 from tgflow.checkpoint.sections import Ids
@@ -59,6 +61,16 @@ def test_run_writes_all_documented_files_and_can_be_repeated(tgflow, events_csv,
     os.close(once)
     assert load_config(tmp_path / "out/config.toml") == load_config(tmp_path / "b/config.toml")
     assert again.json["state_sha256"] == metrics["state_sha256"]
+
+
+def test_jumps_of_the_clock_change_no_result(tgflow, events_csv, monkeypatch):
+    plain = ["run", "-s", events_csv, "--seed", 3, "--json", *SMALL, "-o"]
+    expected = tgflow(*plain, "steady").json["state_sha256"]
+    real, chance = time.time, random.Random(0)
+    monkeypatch.setattr(time, "time", lambda: real() + chance.uniform(-1e7, 1e7))
+    signal_at(monkeypatch, 200, signal.SIGTERM)
+    assert tgflow(*plain, "jumps").json["num_events"] < 400
+    assert tgflow("run", "--resume", "--json", "-o", "jumps").json["state_sha256"] == expected
 
 
 def test_neighbors_are_sampled_as_configured(tgflow, events_csv):
