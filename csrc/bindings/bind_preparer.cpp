@@ -242,6 +242,8 @@ std::unique_ptr<Request> new_request(const py::object& self, uint64_t key,
 /// Prepares batches one after the other, and appends to `found`: the layout of each, its events, and which
 /// negatives there are. After an error it has the batches before.
 void fill(Slab& slab, const std::vector<std::reference_wrapper<Request>>& requests, py::list& found) {
+  py::list held;  // another thread may change the list meanwhile
+  for (Request& each : requests) held.append(py::cast(&each, py::return_value_policy::reference));
   std::vector<BatchLayout> layouts;
   std::exception_ptr failure;
   {

@@ -16,9 +16,11 @@ from helpers.plans import assert_on, assert_same_batch, assert_same_but_for_padd
 from tgflow import Batch, EventBatch, Loader, Plan, TemporalGraph
 from tgflow.cuda.device import Device
 from tgflow.graph.cache import cached
+from tgflow.graph.log import EventLog
 from tgflow.graph.tables import FeatureTable
 from tgflow.plan import ExperienceReplay
 from tgflow.plan.device_preparer import LentBatches, PinnedCopies
+from tgflow.plan.in_order import BatchError
 from tgflow.plan.loader import SideStream
 from tgflow.plan.negatives import FixedNegatives
 from tgflow.plan.padding import shape_of
@@ -284,6 +286,19 @@ def test_loader_names_an_unsupported_device() -> None:
     for device in (other, other.device):
         with pytest.raises(ValueError, match="batches are made on cpu, got device meta"):
             Loader(plan, device=device)
+
+
+def test_error_after_all_batches_are_drawn_names_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = replace(made_events(40, x_dim=0), weight=torch.rand(40))
+    gpu = opened("apart")
+    batches = iter(Loader(plan_of(TemporalGraph.from_events(events, device=gpu)), device=gpu))
+
+    def fail(*_: Any) -> Any:
+        raise OSError("cannot read the column")
+
+    monkeypatch.setattr(EventLog, "column", fail)
+    with pytest.raises(BatchError, match=r"batch 0 of epoch 0 failed: cannot read the column"):
+        next(batches)
 
 
 def test_batches_of_a_slot_name_their_memory() -> None:

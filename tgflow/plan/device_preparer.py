@@ -246,8 +246,9 @@ class DevicePreparer:
                 drawn += Draws.fill_all(slab, asking, made)
             except Exception as error:
                 is_asked = len(asking) in (0, len(tasks))
-                task = tasks[len((made or drawn) if is_asked else asking)]
-                raise batch_error(task, error) from error
+                place = len((made or drawn) if is_asked else asking)
+                # all are drawn where one of them could not be read
+                raise batch_error(tasks[min(place, len(tasks) - 1)], error) from error
             is_full = num_slots > 0
             for each, filled in zip(wanted, drawn, strict=True):
                 is_full &= each.piece is None and filled.at.num_events == each.draws.full_size
